@@ -1,0 +1,168 @@
+"""A `JobTrace`: one steady iteration of each unique rank, communicators joined, every rank in a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class RecordKind(IntEnum):
+    """What one record is; mirrors `maya::RecordKind` (emulator/core/trace_format.h)."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    COLLECTIVE = 3
+    EVENT_RECORD = 4
+    STREAM_WAIT_EVENT = 5
+    EVENT_SYNCHRONIZE = 6
+    STREAM_SYNCHRONIZE = 7
+    DEVICE_SYNCHRONIZE = 8
+    ALLOCATE = 9
+    FREE = 10
+    STEP = 11
+    HOST = 12
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The framework operator a device call was made in: `aten::addmm` and its input shapes."""
+
+    name: str = ""
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str  # demangled
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+    elements: int | None = None  # what an element-wise kernel was launched for
+    bytes: int | None = None  # read and written, when its arguments tell
+    operator: Operator = Operator()
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C[m, n] = A[m, k] B[k, n], `batch` times; column-major as cuBLAS has it."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "bf16"  # of A
+    dtype_out: str = "bf16"
+    compute: str = "fp32"
+    transpose_a: bool = False
+    transpose_b: bool = False
+    epilogue: str = ""
+    operator: Operator = Operator()
+
+
+@dataclass(frozen=True)
+class Convolution:
+    direction: Literal["forward", "backward_data", "backward_filter"]
+    input: tuple[int, ...]
+    filter: tuple[int, ...]
+    output: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    dtype: str
+    layout: str
+    operator: Operator = Operator()
+
+
+@dataclass(frozen=True)
+class Memcpy:
+    direction: Literal["h2d", "d2h", "d2d", "h2h", "p2p"]
+    bytes: int
+    pinned: bool = True
+
+
+@dataclass(frozen=True)
+class Memset:
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One rank's part of a collective or one side of a point-to-point transfer.
+
+    `bytes` is the larger of the rank's send and receive buffer. `members` are the global ranks of the
+    communicator (of the representative's own instance), `peer` the global rank of the other side.
+    """
+
+    collective: str  # all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv
+    dtype: str
+    bytes: int
+    members: tuple[int, ...]
+    peer: int | None = None
+    reduction: str = ""
+
+
+Operation = Kernel | Gemm | Convolution | Memcpy | Memset | Collective
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A communicator as the merged job sees it: instances whose members fall into the same classes are one.
+
+    `members` are the global ranks of one instance in communicator-rank order; -1 where a member never
+    announced itself. `classes` are the distinct rank classes among them: the parties that a simulation of
+    merged ranks waits for. `instances` is how many communicators this one stands for.
+    """
+
+    id: int
+    members: tuple[int, ...]
+    classes: tuple[int, ...]
+    instances: int = 1
+
+
+# One row per record of a steady iteration.
+RECORD = np.dtype(
+    [
+        ("kind", np.uint8),  # RecordKind
+        ("blocking", np.bool_),  # the call returns when the device work is done
+        ("stream", np.uint32),  # dense; 0 is the legacy default stream
+        ("operation", np.int32),  # index into JobTrace.operations; -1: none
+        ("host_ns", np.int64),  # host CPU time before this call
+        ("size", np.int64),  # bytes, see RecordKind
+        ("wait", np.int32),  # row of the EVENT_RECORD this one waits for; -1: none in this iteration
+        ("communicator", np.int32),  # index into JobTrace.communicators; -1: none
+        ("sequence", np.int32),  # ordinal of the rendezvous on that communicator in this iteration
+        ("peer_class", np.int32),  # p2p: class of the other side; -1
+        ("group", np.int32),  # NCCL group, 0: none; members of a group run as one kernel
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One class of identical ranks: its representative's steady iteration (`records`, dtype RECORD)."""
+
+    rank: int  # the representative
+    records: NDArray[np.void]
+    peak_reserved_bytes: int  # device memory taken from the driver, context included
+    capacity_bytes: int
+    allocations: NDArray[np.void] | None = None  # the whole run's allocate/free, for a memory timeline
+
+
+@dataclass(frozen=True)
+class JobTrace:
+    world: int
+    ranks: tuple[RankTrace, ...]  # one a class, in class order
+    class_of_rank: NDArray[np.int32]  # [world]
+    launched: int
+    operations: tuple[Operation, ...]
+    communicators: tuple[Communicator, ...]
+    iterations_recorded: int  # steady iterations that were seen before the run ended
+    unsupported: tuple[str, ...] = ()  # refused calls, "library.function"
+    uncovered: tuple[str, ...] = ()  # recorded with less than their true effect
+    notes: tuple[str, ...] = field(default_factory=tuple)

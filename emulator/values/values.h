@@ -1,4 +1,10 @@
-// Small tensors that really compute: the values a framework steers by.
+// Small tensors that really compute: the values a framework steers by. Prose: docs/values.md.
+//
+// Invariant: device memory is host memory, and every byte of it that is not *known* reads zero. A byte
+// becomes known when real bytes reach it (copies and memsets of at most kSmallBytes, small collectives,
+// kernels computed here) and is forgotten (zeroed) when something that nobody computes overwrites it.
+// A kernel computes only where all its inputs are known, so that no stale byte and no infinity made of
+// uncomputed zeros ever reaches the framework.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +14,32 @@
 
 namespace maya::values {
 
+inline constexpr std::size_t kSmallBytes = 64 * 1024;  // per tensor or copy
+
+// How known bytes were written. A range known as one of the numeric contents is not known as the other:
+// its memory was reused by a kernel whose outputs could not be told.
+enum class Content : std::uint8_t { kBytes, kInteger, kFloat };
+
 // A launch, called by the CUDA runtime and driver entry points before they return, in program order.
 // `args[i]` points to the i-th by-value parameter. Costs one branch where the kernel has no executor.
 void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3],
             void** args, std::size_t shared_bytes);
+
+// Real bytes now lie in [pointer, pointer + bytes) of device memory; the caller has stored them.
+void wrote(const void* pointer, std::size_t bytes, Content content = Content::kBytes);
+
+// [pointer, pointer + bytes) was overwritten by results nobody computed, or was freed: it reads zero and
+// is no longer known. Any size; costs a look-up where nothing was known. The range must still be mapped.
+void forget(const void* pointer, std::size_t bytes);
+
+// An output of unknown extent begins at `pointer`.
+void clobber(const void* pointer);
+
+// Whether every byte of the range is known and may be read as `content` (kBytes: as anything).
+bool known(const void* pointer, std::size_t bytes, Content content = Content::kBytes);
+
+// A device-to-device copy of any size: real bytes up to kSmallBytes where the source is known, else the
+// destination is forgotten.
+void copy(void* destination, const void* source, std::size_t bytes);
 
 }  // namespace maya::values

@@ -1,1 +1,204 @@
-def main() -> None: ...
+"""The `maya` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from maya.errors import MayaError
+
+app = typer.Typer(
+    help="Predict how an unmodified PyTorch training script performs on a GPU cluster, without a GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+EXIT = {"FITS": 0, "INCOMPLETE": 0, "OOM": 3, "FAILED": 4}
+# Options end at the script's name: what follows is the script's own.
+SCRIPT_FOLLOWS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+ClusterOption = Annotated[
+    str, typer.Option("--cluster", help="A name `maya clusters` lists, or a YAML file.")
+]
+GpusOption = Annotated[int, typer.Option("--gpus", min=1, help="World size: one rank a GPU.")]
+IterationsOption = Annotated[
+    int | None, typer.Option("--iterations", min=1, help="Steady iterations to record; found by default.")
+]
+ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")]
+AllRanksOption = Annotated[
+    bool, typer.Option("--all-ranks", help="Keep ranks that do identical work running.")
+]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds before the run is given up.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the prediction as JSON.")]
+PerfettoOption = Annotated[Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev.")]
+HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write a self-contained report.")]
+ScriptArgument = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)]
+
+
+@app.command(context_settings=SCRIPT_FOLLOWS)
+def predict(
+    script: ScriptArgument,
+    cluster: ClusterOption = "dgx-h100",
+    gpus: GpusOption = 1,
+    iterations: IterationsOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Keep the rank traces here.")] = None,
+    json: JsonOption = None,
+    perfetto: PerfettoOption = None,
+    html: HtmlOption = None,
+    module: ModuleOption = False,
+    all_ranks: AllRanksOption = False,
+    timeout: TimeoutOption = 600.0,
+) -> None:
+    """Predict one configuration: its verdict, iteration time, memory, and how sure that is.
+
+    Exit code: 0 a prediction was made, 2 bad usage, 3 out of memory, 4 the script failed.
+    """
+    from maya.clusters import load
+    from maya.predict import Predictor
+
+    job = _job(script, gpus, iterations, module, all_ranks, timeout)
+    with Predictor(load(cluster)) as predictor:
+        judgement = predictor.predict(job, out)
+    _report(judgement, json, perfetto, html)
+
+
+@app.command(context_settings=SCRIPT_FOLLOWS)
+def trace(
+    script: ScriptArgument,
+    out: Annotated[Path, typer.Option("--out", help="Where the job trace goes.")],
+    cluster: ClusterOption = "dgx-h100",
+    gpus: GpusOption = 1,
+    iterations: IterationsOption = None,
+    module: ModuleOption = False,
+    all_ranks: AllRanksOption = False,
+    timeout: TimeoutOption = 600.0,
+) -> None:
+    """Record a script's device calls; `maya simulate` predicts from what is written."""
+    from maya.clusters import load
+    from maya.launch import ForkServer
+    from maya.trace import collate, write_job
+
+    job = _job(script, gpus, iterations, module, all_ranks, timeout)
+    with ForkServer(load(cluster)) as server:
+        run = server.run(job, out)
+    if run.status != "traced":
+        from maya.predict import unsimulated
+
+        _report(unsimulated(run, job), None, None, None)
+        return
+    job_trace = collate(run)
+    write_job(job_trace, out)
+    Console().print(
+        f"{out}: {job_trace.world} ranks, {job_trace.launched} launched, {len(job_trace.ranks)} unique, "
+        f"{sum(len(rank.records) for rank in job_trace.ranks):,} records an iteration",
+        highlight=False,
+    )
+
+
+@app.command()
+def simulate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `maya trace --out` wrote.")],
+    cluster: ClusterOption = "dgx-h100",
+    json: JsonOption = None,
+    perfetto: PerfettoOption = None,
+    html: HtmlOption = None,
+) -> None:
+    """Predict from a recorded trace, without running the script again."""
+    from maya.clusters import load
+    from maya.predict import judge_trace
+    from maya.trace import read_job
+
+    _report(judge_trace(read_job(directory), load(cluster)), json, perfetto, html)
+
+
+@app.command()
+def clusters() -> None:
+    """List the clusters that come with Maya."""
+    from maya.clusters import load, names
+
+    table = Table(
+        "name", "GPU", "a node", "memory", "bf16 TFLOP/s", "HBM TB/s", "between GPUs", "between nodes"
+    )
+    for name in names():
+        it = load(name)
+        peak = it.device.peak_flops.get("bf16") or it.device.peak_flops.get("fp16", 0.0)
+        table.add_row(
+            name,
+            it.device.name,
+            str(it.node.gpus),
+            f"{it.device.memory_bytes / 2**30:.0f} GiB",
+            f"{peak / 1e12:.0f}",
+            f"{it.device.memory_bandwidth / 1e12:.2f}",
+            f"{it.node.link.kind} {it.node.link.bandwidth / 1e9:.0f} GB/s",
+            f"{it.node.nics}x {it.node.nic.kind} {it.node.nic.bandwidth * 8 / 1e9:.0f} Gb/s",
+        )
+    Console().print(table)
+
+
+@app.command()
+def doctor() -> None:
+    """Say whether this machine can run Maya, and how much of PyTorch's CUDA imports it covers."""
+    from maya.doctor import examine, render
+
+    findings = examine()
+    render(findings, Console())
+    raise typer.Exit(0 if findings.usable else 2)
+
+
+def _job(
+    script: list[str], gpus: int, iterations: int | None, module: bool, all_ranks: bool, timeout: float
+) -> Any:
+    from maya.launch.types import Job
+
+    name, *argv = script
+    if not module and not Path(name).is_file():
+        raise MayaError(f"{name}: no such script (started in {Path.cwd()})")
+    return Job(
+        script=name,
+        argv=tuple(argv),
+        world=gpus,
+        module=module,
+        iterations=iterations,
+        deduplicate=not all_ranks,
+        timeout_s=timeout,
+    )
+
+
+def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path | None) -> None:
+    from maya.report import render_terminal, write_html, write_json, write_perfetto
+
+    prediction = judgement.prediction
+    if json is not None:
+        write_json(prediction, json)
+    if judgement.timeline is not None and perfetto is not None:
+        write_perfetto(judgement.trace, judgement.timeline, perfetto)
+    if judgement.timeline is not None and html is not None:
+        write_html(prediction, judgement.trace, judgement.timeline, judgement.estimates, html)
+    render_terminal(prediction, Console())
+    raise typer.Exit(EXIT[prediction.verdict])
+
+
+def run(command: Callable[[], None]) -> None:
+    """Runs a command; an error the user can mend is one line on stderr and exit code 2."""
+    try:
+        command()
+    except MayaError as error:
+        print(f"maya: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def main() -> None:
+    run(app)

@@ -1,0 +1,168 @@
+"""One configuration, from script to prediction: launch, collate, estimate, simulate."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from maya import __version__
+from maya.clusters.types import Cluster
+from maya.estimate import Estimator
+from maya.estimate.types import Estimates
+from maya.launch import ForkServer
+from maya.launch.types import Job, Run
+from maya.simulate import simulate, summarise
+from maya.simulate.types import Prediction, Timeline, Verdict
+from maya.trace import collate
+from maya.trace.types import JobTrace
+
+GIB = 1024.0**3
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A prediction and what it stands on; the latter is None when nothing could be simulated."""
+
+    prediction: Prediction
+    trace: JobTrace | None = None
+    estimates: Estimates | None = None
+    timeline: Timeline | None = None
+
+
+class Predictor:
+    """Judges jobs on one cluster. Holds a fork server, so many predictions pay for one warm start.
+
+    Raises `maya.errors.MayaError` for what the user must mend: a CPU-only torch, a missing script.
+    """
+
+    def __init__(self, cluster: Cluster, *, cores: tuple[int, ...] | None = None) -> None:
+        self.cluster = cluster
+        self._server = ForkServer(cluster, cores=cores)
+
+    def __enter__(self) -> Predictor:
+        self._server.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.__exit__(kind, error, trace)
+
+    def predict(self, job: Job, out: Path | None = None) -> Judgement:
+        """Runs `job` and judges it; rank traces stay in `out`, or go when it is None."""
+        with _directory(out) as directory:
+            run = self._server.run(job, directory)
+            judgement = self._judge(run, job)
+        return judgement
+
+    def _judge(self, run: Run, job: Job) -> Judgement:
+        if run.status != "traced":
+            return unsimulated(run, job)
+        started = time.perf_counter()
+        trace = collate(run)
+        seconds = {**run.seconds, "collate": time.perf_counter() - started}
+        judgement = judge_trace(trace, self.cluster, seconds, run.notes)
+        return dataclasses.replace(
+            judgement, prediction=dataclasses.replace(judgement.prediction, command=_command(job))
+        )
+
+
+def unsimulated(run: Run, job: Job) -> Judgement:
+    """What can be said of a run that ended before a steady iteration: out of memory, or failed."""
+    prediction = _out_of_memory(run) if run.status == "oom" else _failed(run)
+    return Judgement(dataclasses.replace(prediction, version=__version__, command=_command(job)))
+
+
+def judge_trace(
+    trace: JobTrace,
+    cluster: Cluster,
+    seconds: dict[str, float] | None = None,
+    notes: tuple[str, ...] = (),
+    iterations: int = 3,
+) -> Judgement:
+    """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before."""
+    started = time.perf_counter()
+    estimates = Estimator(cluster).estimate(trace.operations)
+    estimated = time.perf_counter()
+    timeline = simulate(trace, estimates.seconds, cluster, iterations=iterations)
+    simulated = time.perf_counter()
+    prediction = summarise(trace, timeline, estimates, cluster)
+    incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]
+    verdict: Verdict = "INCOMPLETE" if incomplete else "FITS"
+    prediction = dataclasses.replace(
+        prediction,
+        verdict=verdict,
+        unsupported=tuple(incomplete),
+        message=_what_is_missing(trace, estimates) if incomplete else "",
+        notes=(*notes, *trace.notes, *prediction.notes),
+        stages_s={
+            **(seconds or {}),
+            "estimate": estimated - started,
+            "simulate": simulated - estimated,
+        },
+        version=__version__,
+    )
+    return Judgement(prediction, trace, estimates, timeline)
+
+
+def _command(job: Job) -> tuple[str, ...]:
+    return (*(("-m",) if job.module else ()), job.script, *job.argv)
+
+
+def _what_is_missing(trace: JobTrace, estimates: Estimates) -> str:
+    parts = []
+    if trace.unsupported:
+        parts.append(
+            f"{len(trace.unsupported)} device calls were refused: {', '.join(trace.unsupported[:5])}"
+        )
+    if trace.uncovered:
+        parts.append(f"recorded with less than their effect: {', '.join(trace.uncovered[:5])}")
+    if estimates.unknown:
+        parts.append(f"no duration is known for {len(estimates.unknown)}: {', '.join(estimates.unknown[:5])}")
+    return "; ".join(parts)
+
+
+def _out_of_memory(run: Run) -> Prediction:
+    oom = run.out_of_memory
+    assert oom is not None
+    message = (
+        f"rank {oom.rank}: an allocation of {oom.requested_bytes / GIB:.2f} GiB found "
+        f"{oom.free_bytes / GIB:.2f} GiB free of {oom.capacity_bytes / GIB:.2f} GiB: "
+        f"{oom.shortfall_bytes / GIB:.2f} GiB short. {oom.message}"
+    )
+    return Prediction(
+        verdict="OOM",
+        peak_memory_bytes={"max": oom.capacity_bytes - oom.free_bytes, "by_class": {}},
+        ranks={"world": run.world, "launched": run.launched, "unique": len(set(run.representative_of))},
+        stages_s=dict(run.seconds),
+        message=message,
+        shortfall_bytes=oom.shortfall_bytes,
+        notes=run.notes,
+    )
+
+
+def _failed(run: Run) -> Prediction:
+    where = "" if run.failed_rank is None else f"rank {run.failed_rank}: "
+    return Prediction(
+        verdict="FAILED",
+        ranks={"world": run.world, "launched": run.launched, "unique": len(set(run.representative_of))},
+        stages_s=dict(run.seconds),
+        message=f"{where}{run.traceback}",
+        notes=run.notes,
+    )
+
+
+@contextmanager
+def _directory(out: Path | None) -> Iterator[Path]:
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        yield out
+        return
+    with tempfile.TemporaryDirectory(prefix="maya-") as temporary:
+        yield Path(temporary)

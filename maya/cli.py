@@ -25,17 +25,13 @@ EXIT = {"FITS": 0, "INCOMPLETE": 0, "OOM": 3, "FAILED": 4}
 # Options end at the script's name: what follows is the script's own.
 SCRIPT_FOLLOWS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
-ClusterOption = Annotated[
-    str, typer.Option("--cluster", help="A name `maya clusters` lists, or a YAML file.")
-]
+ClusterOption = Annotated[str, typer.Option("--cluster", help="A name of `maya clusters`, or a YAML file.")]
 GpusOption = Annotated[int, typer.Option("--gpus", min=1, help="World size: one rank a GPU.")]
 IterationsOption = Annotated[
     int | None, typer.Option("--iterations", min=1, help="Steady iterations to record; found by default.")
 ]
 ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")]
-AllRanksOption = Annotated[
-    bool, typer.Option("--all-ranks", help="Keep ranks that do identical work running.")
-]
+AllRanksOption = Annotated[bool, typer.Option("--all-ranks", help="Keep ranks of identical work running.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds before the run is given up.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the prediction as JSON.")]
 PerfettoOption = Annotated[Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev.")]

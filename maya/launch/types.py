@@ -43,7 +43,7 @@ class Run:
     world: int
     launched: int
     representative_of: tuple[int, ...]  # [world]: the rank whose trace stands for each rank
-    steady: tuple[int, int] = (0, 0)  # step ordinals (first, last], equal on all ranks, of the steady iterations
+    steady: tuple[int, int] = (0, 0)  # step ordinals (first, last] of the steady iterations, on all ranks
     period: int = 1  # steps per iteration
     out_of_memory: OutOfMemory | None = None
     traceback: str = ""  # the script's own, when failed

@@ -1,0 +1,116 @@
+"""CMA-ES over index space: each knob is an integer coordinate, binary knobs are 0 or 1.
+
+pycma's integer handling keeps a coordinate's spread from falling below one step (Hansen 2011, "A CMA-ES for
+mixed-integer nonlinear optimization"). When the distribution has collapsed, or several generations bring no
+new point, the search restarts elsewhere with a larger population (Auger & Hansen 2005, IPOP-CMA-ES).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from maya.search.algorithms.base import Sampler
+from maya.search.algorithms.unseen import Unseen
+from maya.search.space import Point, Space
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pycma asks for matplotlib, which nothing here plots with
+    import cma  # type: ignore[import-untyped]
+
+_STALE_GENERATIONS = 3  # so many without a new point: restart
+_LARGEST_POPULATION = 64
+_INITIAL_SIGMA = 0.3  # of a knob's range: pycma's advice, about a third of the region of interest
+
+
+class CmaSampler(Sampler):
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._unseen = Unseen(space, seed)
+        self._numbers = np.random.RandomState(seed)
+        self._free = [place for place, count in enumerate(space.cardinalities) if count > 1]
+        # pycma wants two dimensions at least; the ones added here decide nothing.
+        padding = [2] * max(0, 2 - len(self._free))
+        self._top = np.array([*(space.cardinalities[place] for place in self._free), *padding]) - 1.0
+        self._asked: set[Point] = set()
+        self._stale = 0
+        self._population = int(4 + 3 * np.log(len(self._top)))  # Hansen 2016, eq. (48)
+        self._strategy: Any = None
+        self._vectors: list[Any] = []
+        self._restart(centre=self._top / 2)
+
+    def ask(self) -> list[Point]:
+        """One generation, rounded to the grid and clipped to it."""
+        if self._stale >= _STALE_GENERATIONS or self._collapsed():
+            start = self._unseen.draw()
+            if start is None:
+                return []
+            self._population = min(2 * self._population, _LARGEST_POPULATION)
+            self._restart(self._vector(start))
+            self._asked.add(start)
+            return [start, *self._generation()]
+        return self._generation()
+
+    def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
+        losses = list(losses)[len(points) - len(self._vectors) :]  # a restart's seed is not of the generation
+        with self._own_numbers():
+            self._strategy.tell(self._vectors, losses)
+
+    def _generation(self) -> list[Point]:
+        with self._own_numbers():
+            self._vectors = self._strategy.ask()
+        points = [self._round(vector) for vector in self._vectors]
+        new = {point for point in map(self._space.canonical, points) if self._space.admissible(point)}
+        new -= self._asked
+        for point in sorted(new):
+            self._unseen.mark(point)
+        self._stale = 0 if new else self._stale + 1
+        self._asked |= new
+        return points
+
+    def _vector(self, point: Point) -> Any:
+        vector = np.zeros(len(self._top))
+        vector[: len(self._free)] = [point[place] for place in self._free]
+        return vector
+
+    def _round(self, vector: Any) -> Point:
+        point = [0] * len(self._space.cardinalities)
+        for place, index in zip(self._free, np.clip(np.rint(vector), 0, self._top), strict=False):
+            point[place] = int(index)
+        return tuple(point)
+
+    def _collapsed(self) -> bool:
+        with self._own_numbers():
+            return bool(self._strategy.stop())
+
+    def _restart(self, centre: Any) -> None:
+        self._stale = 0
+        options = {
+            "bounds": [-0.5, (self._top + 0.5).tolist()],  # each index owns an interval of length one
+            "integer_variables": list(range(len(self._top))),
+            "CMA_stds": self._top.tolist(),
+            "popsize": self._population,
+            "seed": np.nan,  # numbers come from `_own_numbers`
+            "verbose": -9,
+            "verb_log": 0,
+            "verb_disp": 0,
+        }
+        with self._own_numbers():
+            self._strategy = cma.CMAEvolutionStrategy(centre.tolist(), _INITIAL_SIGMA, options)
+
+    @contextmanager
+    def _own_numbers(self) -> Iterator[None]:
+        """pycma draws from numpy's global generator: lend it this sampler's state, then put it back."""
+        theirs = np.random.get_state()
+        np.random.set_state(self._numbers.get_state())
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            self._numbers.set_state(np.random.get_state())
+            np.random.set_state(theirs)

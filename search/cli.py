@@ -1,0 +1,181 @@
+"""The `maya-search` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from maya.errors import MayaError
+from maya.search.driver import Search
+from maya.search.experiment import Plan, changes, make_plan
+from maya.search.journal import Journal
+
+FOUND, INTERNAL, BAD_INPUT, ALL_OOM, ALL_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+SpaceOption = Annotated[Path | None, typer.Option("--space", help="The search space, docs/search.md.")]
+ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Instead of the space's.")]
+GpusOption = Annotated[int | None, typer.Option("--gpus", min=1, help="Instead of the space's.")]
+TrialsOption = Annotated[int | None, typer.Option("--max-trials", min=1, help="Distinct configurations.")]
+AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", metavar="cma|random|grid|tpe")]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0)]
+OutOption = Annotated[Path | None, typer.Option("--out", help="The experiment's directory, made anew.")]
+ResumeOption = Annotated[Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a search.")]
+AddressOption = Annotated[str | None, typer.Option("--address", help="A running Ray cluster, or auto.")]
+ConcurrencyOption = Annotated[int | None, typer.Option("--concurrency", min=1, help="Trials at a time.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds a trial may take.")]
+ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")]
+ScriptArgument = Annotated[str | None, typer.Argument(metavar="SCRIPT", show_default=False)]
+
+
+@app.command()
+def search(
+    script: ScriptArgument = None,
+    space: SpaceOption = None,
+    cluster: ClusterOption = None,
+    gpus: GpusOption = None,
+    max_trials: TrialsOption = None,
+    algorithm: AlgorithmOption = None,
+    seed: SeedOption = None,
+    out: OutOption = None,
+    resume: ResumeOption = None,
+    address: AddressOption = None,
+    concurrency: ConcurrencyOption = None,
+    timeout: TimeoutOption = 600.0,
+    module: ModuleOption = False,
+) -> None:
+    """Find the best configuration of SCRIPT in a space, by prediction, without a GPU.
+
+    Exit code: 0 one was found, 2 bad input, 3 every configuration is out of memory, 4 every one failed.
+    """
+    overrides = {
+        "cluster": cluster,
+        "gpus": gpus,
+        "search.max_trials": max_trials,
+        "search.algorithm": algorithm,
+        "search.seed": seed,
+    }
+    given = {key: value for key, value in overrides.items() if value is not None}
+    concurrency = concurrency or default_concurrency()
+    if resume is not None:
+        if out is not None:
+            raise MayaError("--out and --resume exclude each other: a resumed search stays where it is")
+        plan, journal = _resume(resume, space, script, module, given)
+        directory = resume
+    else:
+        plan = _plan(space, script, module, given)
+        directory = out or Path(f"maya-search-{datetime.now():%Y%m%d-%H%M%S}")
+        journal = Journal.create(directory, plan.header())
+    with journal:
+        raise typer.Exit(_search(plan, journal, directory, concurrency, timeout, address))
+
+
+def default_concurrency() -> int:
+    """Trials at a time: each runs several rank processes, about four of them busy at once."""
+    return max(1, len(os.sched_getaffinity(0)) // 4)
+
+
+def _plan(space: Path | None, script: str | None, module: bool, given: dict[str, Any]) -> Plan:
+    if space is None:
+        raise MayaError("--space FILE is missing")
+    if script is None:
+        raise MayaError("SCRIPT is missing")
+    try:
+        text = space.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MayaError(f"{space}: cannot be read: {error}") from None
+    return make_plan(text, str(space), given, script, module)
+
+
+def _resume(
+    directory: Path, space: Path | None, script: str | None, module: bool, given: dict[str, Any]
+) -> tuple[Plan, Journal]:
+    """The search in `directory`. Raises MayaError when what is given now is not what it was about."""
+    journal = Journal.resume(directory)
+    before = Plan.from_header(journal.header)
+    given = {**before.overrides, **given}
+    script, module = script or before.script, module or before.module
+    if space is not None:
+        now = _plan(space, script, module, given)
+    else:
+        now = make_plan(before.space_text, before.space_source, given, script, module)
+    changed = changes(before, now)
+    if changed:
+        raise MayaError(f"{directory} holds another search, start anew; changed: {'; '.join(changed)}")
+    return now, journal
+
+
+def _search(
+    plan: Plan, journal: Journal, directory: Path, concurrency: int, timeout: float, address: str | None
+) -> int:
+    from maya.search.algorithms import sampler_for
+    from maya.search.judging import ScriptJudges
+    from maya.search.objective import Objective
+    from maya.search.progress import SearchProgress
+    from maya.search.results import Experiment
+
+    space = plan.space()
+    console = Console()
+    progress = SearchProgress(console)
+    objective = Objective(space, plan.cluster.price_per_gpu_hour)
+    search = Search(space, sampler_for(space), objective, journal, progress.settled)
+    for note in search.dominance.notes:
+        console.print(note, highlight=False)
+    judges = ScriptJudges(str(Path(plan.script).resolve()), plan.cluster, plan.module, timeout)
+    began = time.monotonic()
+    stopped = None
+    with progress:
+        progress.watch(search)
+        stopped = _run(search, judges, concurrency, address)
+    experiment = Experiment(
+        search, plan.cluster, plan.script, plan.module, time.monotonic() - began, concurrency
+    )
+    return _conclude(experiment, directory, console, stopped)
+
+
+def _run(search: Search, judges: Any, concurrency: int, address: str | None) -> tuple[int, str] | None:
+    """Run to the end; else the exit code and why it was cut short."""
+    from maya.search.tuning import run_search
+
+    try:
+        run_search(search, judges, concurrency, address)
+    except KeyboardInterrupt:
+        return INTERRUPTED, "interrupted"
+    except OSError as error:
+        return INTERNAL, str(error)
+    return None
+
+
+def _conclude(experiment: Any, directory: Path, console: Console, stopped: tuple[int, str] | None) -> int:
+    """Write the results, say what was found, and tell the exit code."""
+    from maya.search.report import write_report
+    from maya.search.results import write_results
+    from maya.search.summary import render_summary
+
+    written = [*write_results(experiment, directory), write_report(experiment, directory / "report.html")]
+    render_summary(experiment, console, written)
+    if stopped:
+        print(f"maya-search: {stopped[1]}; `maya-search --resume {directory}` goes on", file=sys.stderr)
+        return stopped[0]
+    return exit_code(experiment.search)
+
+
+def exit_code(search: Search) -> int:
+    counts = search.counts.verdicts
+    if search.ranking():
+        return FOUND
+    return ALL_OOM if counts["OOM"] else ALL_FAILED
+
+
+def main() -> None:
+    from maya.cli import run
+
+    run(app)

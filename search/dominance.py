@@ -1,0 +1,235 @@
+"""Which configurations need not run: a partial order on points, from tactics declared in the space.
+
+A rule orders values of one knob. Point a *precedes* b under the rules of one kind when they differ only in
+knobs of those rules and every difference goes from an earlier to a later value of one; the order is a product
+of partial orders, hence transitive. From a out of memory follows b out of memory (`known: oom`); from a
+fitting follows that b takes the same time (`known: fits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from maya.search.expression import Expression
+from maya.search.schema import NamedDominance, RuleSpec
+from maya.search.space import Knob, Point, Space, index_of
+from maya.search.types import Pruning, Trial
+
+Known = Literal["oom", "fits"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+    knob: int  # its position in the space
+    order: tuple[int, ...]  # indices of the knob's values, from the one that tells to those told about
+    known: Known
+    where: Expression | None = None
+
+    def steps(self, earlier: int, later: int) -> bool:
+        """Whether the rule leads from value `earlier` to value `later`."""
+        if earlier not in self.order or later not in self.order:
+            return False
+        return self.order.index(earlier) < self.order.index(later)
+
+
+class Dominance:
+    """The rules of one space. `notes` says which tactics of a named set have no knob here."""
+
+    def __init__(self, space: Space) -> None:
+        declared = space.file.dominance
+        self._space = space
+        self.notes: tuple[str, ...] = ()
+        if isinstance(declared, NamedDominance):
+            self.rules, self.notes = _megatron(space, declared.roles)
+        else:
+            self.rules = tuple(_rule(space, index, spec) for index, spec in enumerate(declared))
+        self._ruled = {rule.knob for rule in self.rules}
+
+    def family(self, point: Point) -> Point:
+        """What no rule can change: only points of one family say anything about each other."""
+        return tuple(index for knob, index in enumerate(point) if knob not in self._ruled)
+
+    def path(self, a: Point, b: Point, known: Known) -> tuple[str, ...] | None:
+        """The names of the rules that lead from `a` to `b`; None when they do not. Empty when a is b."""
+        used: list[str] = []
+        for knob, (earlier, later) in enumerate(zip(a, b, strict=True)):
+            if earlier == later:
+                continue
+            rule = self._leading(knob, earlier, later, known, (a, b))
+            if rule is None:
+                return None
+            used.append(rule.name)
+        return tuple(used)
+
+    def related(self, a: Point, b: Point) -> bool:
+        """Whether what becomes known of `a` could spare `b` its run."""
+        return a != b and any(self.path(a, b, known) is not None for known in ("oom", "fits"))
+
+    def pruning(self, point: Point, trials: Iterable[Trial]) -> Pruning | None:
+        """Why `point` need not run, from the first of `trials` that tells."""
+        for trial in trials:
+            if trial.known is None or trial.point == point:
+                continue
+            rules = self.path(trial.point, point, trial.known)
+            if rules is not None:
+                return Pruning(trial.number, rules, "OOM" if trial.known == "oom" else "FITS")
+        return None
+
+    def _leading(
+        self, knob: int, earlier: int, later: int, known: Known, ends: tuple[Point, Point]
+    ) -> Rule | None:
+        for rule in self.rules:
+            if rule.knob == knob and rule.known == known and rule.steps(earlier, later):
+                where = rule.where
+                if where is None or all(where.holds(self._space.names(end)) for end in ends):
+                    return rule
+        return None
+
+
+def _rule(space: Space, index: int, spec: RuleSpec) -> Rule:
+    key = f"dominance[{index}]"
+    position = {knob.name: place for place, knob in enumerate(space.knobs)}
+    if spec.knob not in position:
+        raise space.fail(f"{key}.knob", f"unknown name {spec.knob!r}")
+    place = position[spec.knob]
+    try:
+        order = tuple(index_of(space.knobs[place].values, value) for value in spec.order)
+    except ValueError as error:
+        raise space.fail(f"{key}.order", str(error)) from None
+    if len(set(order)) < len(order):
+        raise space.fail(f"{key}.order", "lists a value twice")
+    where = Expression(spec.where) if spec.where else None
+    if where:
+        _check_where(space, f"{key}.where", where, spec.knob)
+    return Rule(spec.rule, place, order, spec.known, where)
+
+
+def _check_where(space: Space, key: str, where: Expression, knob: str) -> None:
+    names = set(space.names(tuple(0 for _ in space.knobs))) | set(space.lets)
+    for name in sorted(where.names):
+        if name not in names:
+            raise space.fail(key, f"unknown name {name!r} in {where.text!r}")
+
+
+# -- the tactics of the Maya paper for Megatron-LM, found by Megatron's own flags --------------------------
+
+
+def _megatron(space: Space, roles: Mapping[str, str]) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
+    """The four tactics (issue of the search: recomputation, sequence parallelism, distributed optimizer,
+    micro-batches without pipelines) on those knobs of the space that play the parts.
+    """
+    parts = _Parts(space, roles)
+    rules: list[Rule] = []
+    notes: list[str] = []
+    for tactic in (_recomputation, _sequence_parallelism, _distributed_optimizer, _micro_batches):
+        found = tactic(parts)
+        rules += found
+        if not found:
+            notes.append(
+                f"dominance: {tactic.__name__.strip('_').replace('_', ' ')} has no knob in this space"
+            )
+    return tuple(rules), tuple(notes)
+
+
+_PARTS = {  # part: (flags that tell it, names that do)
+    "recompute": (("--recompute-granularity", "--recompute-activations"), ("recompute", "recomputation")),
+    "sequence_parallel": (("--sequence-parallel",), ("sequence_parallel", "sp")),
+    "distributed_optimizer": (("--use-distributed-optimizer",), ("distributed_optimizer",)),
+    "pipeline": (("--pipeline-model-parallel-size",), ("pp",)),
+    "micro_batches": (
+        (),
+        (
+            "micro_batches",
+            "microbatches",
+            "micro_batch_multiplier",
+            "microbatch_multiplier",
+            "num_microbatches",
+        ),
+    ),
+    "micro_batch_size": (("--micro-batch-size",), ("micro_batch_size", "mbs")),
+}
+
+
+class _Parts:
+    """Which knob plays which part: as `roles` says, else by the flags it emits, else by its name."""
+
+    def __init__(self, space: Space, roles: Mapping[str, str]) -> None:
+        self.space = space
+        self._knobs = {knob.name: knob for knob in space.knobs}
+        for part, name in roles.items():
+            if part not in _PARTS:
+                raise space.fail(f"dominance.roles.{part}", f"is none of {', '.join(_PARTS)}")
+            if name not in self._knobs:
+                raise space.fail(f"dominance.roles.{part}", f"unknown name {name!r}")
+        self._roles = roles
+
+    def find(self, part: str) -> Knob | None:
+        if part in self._roles:
+            return self._knobs[self._roles[part]]
+        flags, names = _PARTS[part]
+        for knob in self.space.knobs:
+            if any(flag in arguments for arguments in knob.arguments for flag in flags):
+                return knob
+        return next((knob for knob in self.space.knobs if knob.name in names), None)
+
+    def switch(self, part: str) -> tuple[int, list[int], list[int]] | None:
+        """A knob that turns something on: its place, the values that leave it off, those with arguments."""
+        knob = self.find(part)
+        if knob is None:
+            return None
+        off = [index for index, arguments in enumerate(knob.arguments) if not arguments]
+        on = [index for index, arguments in enumerate(knob.arguments) if arguments]
+        return (self.space.knobs.index(knob), off, on) if off and on else None
+
+
+def _recomputation(parts: _Parts) -> list[Rule]:
+    found = parts.switch("recompute")
+    if not found:
+        return []
+    place, off, on = found
+    name = "OOM with recomputation: OOM without"
+    return [Rule(name, place, (with_it, without), "oom") for with_it in on for without in off]
+
+
+def _sequence_parallelism(parts: _Parts) -> list[Rule]:
+    found = parts.switch("sequence_parallel")
+    if not found:
+        return []
+    place, off, on = found
+    name = "OOM with sequence parallelism: OOM without"
+    return [Rule(name, place, (with_it, without), "oom") for with_it in on for without in off]
+
+
+def _distributed_optimizer(parts: _Parts) -> list[Rule]:
+    found = parts.switch("distributed_optimizer")
+    if not found:
+        return []
+    place, off, on = found
+    name = "fits without the distributed optimizer: same runtime with it"
+    return [Rule(name, place, (without, with_it), "fits") for without in off for with_it in on]
+
+
+def _micro_batches(parts: _Parts) -> list[Rule]:
+    """Without pipelines nothing is gained by cutting a batch that fits into more pieces."""
+    pipeline = parts.find("pipeline")
+    counted, sized = parts.find("micro_batches"), parts.find("micro_batch_size")
+    knob = counted or sized
+    if knob is None or not all(type(value) is int for value in knob.values):
+        return []
+    fewest_first = sorted(
+        range(len(knob.values)), key=lambda index: knob.values[index], reverse=knob is sized
+    )
+    where = Expression(f"{pipeline.name} == 1") if pipeline else None
+    place = parts.space.knobs.index(knob)
+    return [
+        Rule(
+            "no pipeline, fits: same runtime with more micro-batches",
+            place,
+            tuple(fewest_first),
+            "fits",
+            where,
+        )
+    ]

@@ -1,0 +1,96 @@
+"""What a search is about, as its journal's header keeps it, and whether a resumed one is still about that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from maya import __version__
+from maya.clusters import load as load_cluster
+from maya.clusters.types import Cluster
+from maya.errors import MayaError
+from maya.search.space import Space, parse_space
+
+_FORMAT = 1
+_MAY_CHANGE = ("search.max_trials", "stop.")  # how long to search; what is known stays true
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A script, the space it is searched in and the cluster it is predicted on."""
+
+    space_text: str
+    space_source: str
+    overrides: Mapping[str, Any]
+    cluster: Cluster
+    script: str
+    module: bool
+    script_digest: str  # SHA-256 of the script's file; empty for a module
+
+    def space(self) -> Space:
+        """Raises SpaceError."""
+        return parse_space(self.space_text, self.space_source, self.overrides)
+
+    def header(self) -> dict[str, Any]:
+        content = asdict(self)
+        content["cluster"] = self.cluster.model_dump(mode="json")
+        return {"format": _FORMAT, "version": __version__, **content}
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> Plan:
+        if header.get("format") != _FORMAT:
+            raise MayaError(f"the journal's format is {header.get('format')}, this Maya's is {_FORMAT}")
+        fields = {name: header[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "cluster": Cluster.model_validate(header["cluster"])})
+
+
+def make_plan(text: str, source: str, overrides: Mapping[str, Any], script: str, module: bool) -> Plan:
+    """Raises MayaError for a space that cannot be searched, an unknown cluster, a missing script."""
+    name = parse_space(text, source, overrides).file.cluster
+    if name is None:
+        raise MayaError(f"{source}: cluster: is missing; give it here or with --cluster")
+    beside = Path(source).parent / name  # a space may name a cluster file that lies beside it
+    cluster = load_cluster(str(beside) if "cluster" not in overrides and beside.is_file() else name)
+    return Plan(text, source, overrides, cluster, script, module, _digest(script, module))
+
+
+def _digest(script: str, module: bool) -> str:
+    if module:
+        return ""
+    try:
+        return hashlib.sha256(Path(script).read_bytes()).hexdigest()
+    except OSError:
+        raise MayaError(f"{script}: no such script (started in {Path.cwd()})") from None
+
+
+def changes(before: Plan, now: Plan) -> list[str]:
+    """What differs and may not, one line each: `knobs.tp.values: [1, 2] -> [1, 2, 4]`."""
+    old, new = _facts(before), _facts(now)
+    return [
+        f"{key}: {old.get(key, 'absent')} -> {new.get(key, 'absent')}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not key.startswith(_MAY_CHANGE)
+    ]
+
+
+def _facts(plan: Plan) -> dict[str, str]:
+    facts = _flatten(plan.space().file.model_dump(), "")
+    facts |= _flatten(plan.cluster.model_dump(exclude={"sources"}), "cluster.")
+    facts["script"] = f"{'-m ' if plan.module else ''}{plan.script}"
+    facts["script's content"] = plan.script_digest[:12]
+    return facts
+
+
+def _flatten(content: Mapping[str, Any], prefix: str) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            facts |= _flatten(value, f"{prefix}{key}.")
+        else:
+            facts[f"{prefix}{key}"] = repr(value)
+    if prefix.count(".") == 1:
+        facts[f"{prefix}order"] = repr(list(content))  # the order of knobs is the meaning of a point
+    return facts

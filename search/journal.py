@@ -1,0 +1,142 @@
+"""The experiment's memory: one JSON object a line, appended and synced before anyone acts on it.
+
+The first line is the header (what is searched); each other line one trial. A kill can tear only the last
+line, which `resume` cuts off. The file is locked while a search writes it, and by nothing once it is dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from maya.errors import MayaError
+from maya.search.space import Point
+from maya.search.types import Outcome, Trial
+
+NAME = "journal.jsonl"
+
+
+class JournalError(MayaError):
+    """A journal that cannot be used: another search's, in use, or damaged before its last line."""
+
+
+class Journal:
+    """An open journal: `header` and the `outcomes` that were in it when it was opened."""
+
+    def __init__(self, path: Path, descriptor: int, lines: list[dict[str, Any]]) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self.header: dict[str, Any] = lines[0] if lines else {}
+        self.outcomes: dict[Point, Outcome] = {}
+        self._recorded: set[Point] = set()
+        for line in lines[1:]:
+            point = tuple(line["point"])
+            self._recorded.add(point)
+            if line["verdict"] != "PRUNED":
+                self.outcomes[point] = Outcome(line["verdict"], line["prediction"], line["wall_s"])
+
+    @classmethod
+    def create(cls, directory: Path, header: Mapping[str, Any]) -> Self:
+        """A new journal in `directory`. Raises JournalError when it holds one."""
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / NAME
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            raise JournalError(
+                f"{directory} already holds a search; --resume {directory} continues it"
+            ) from None
+        _lock(descriptor, path)
+        journal = cls(path, descriptor, [dict(header)])
+        journal._append(journal.header)
+        _sync_directory(directory)
+        return journal
+
+    @classmethod
+    def resume(cls, directory: Path) -> Self:
+        """The journal of an earlier search, its torn last line cut off. Raises JournalError."""
+        path = directory / NAME
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise JournalError(f"{directory} holds no search to resume: {error.strerror}") from None
+        _lock(descriptor, path)
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        lines = _parse(path, content[:whole])
+        if not lines:
+            os.close(descriptor)
+            raise JournalError(f"{path} ends before its header; start anew")
+        os.ftruncate(descriptor, whole)
+        return cls(path, descriptor, lines)
+
+    def record(self, trial: Trial) -> None:
+        """Make a settled trial durable. A trial that is on record already is left as it is."""
+        if trial.point in self._recorded:
+            return
+        self._recorded.add(trial.point)
+        self._append(_entry(trial))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        end = os.fstat(self._descriptor).st_size
+        try:
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError(f"{self.path}: the disk is full")
+            os.fsync(self._descriptor)
+        except OSError:
+            os.ftruncate(self._descriptor, end)  # half a line would hide every later one
+            raise
+
+
+def _entry(trial: Trial) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "trial": trial.number,
+        "point": trial.point,
+        "configuration": trial.configuration,
+        "verdict": trial.verdict,
+    }
+    if trial.pruning:
+        entry |= {"by": trial.pruning.by, "rules": trial.pruning.rules, "implies": trial.pruning.implies}
+    elif trial.outcome:
+        entry |= {"prediction": trial.outcome.prediction, "wall_s": round(trial.outcome.wall_s, 3)}
+    return entry
+
+
+def _parse(path: Path, content: bytes) -> list[dict[str, Any]]:
+    lines = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            raise JournalError(f"{path}:{number}: is damaged; it cannot be resumed") from None
+    return lines
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise JournalError(f"{path} is in use by a running search") from None
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,45 @@
+"""The judge of a real search: a prediction of the script with a configuration's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from maya.clusters.types import Cluster
+from maya.launch.types import Job
+from maya.search.types import Assignment, Judge
+from maya.simulate.types import Prediction
+
+
+@dataclass(frozen=True)
+class ScriptJudges:
+    """Opens judges of one script on one cluster; each holds a fork server of its own."""
+
+    script: str
+    cluster: Cluster
+    module: bool = False
+    timeout_s: float = 600.0
+
+    def __call__(self) -> AbstractContextManager[Judge]:
+        return self._open()
+
+    @contextmanager
+    def _open(self) -> Iterator[Judge]:
+        from maya.predict import Predictor  # loads the emulator: only where trials run
+
+        with Predictor(self.cluster) as predictor:
+
+            def judge(assignment: Assignment) -> Prediction:
+                return predictor.predict(self.job(assignment)).prediction
+
+            yield judge
+
+    def job(self, assignment: Assignment) -> Job:
+        return Job(
+            script=self.script,
+            argv=assignment.argv,
+            world=assignment.world,
+            module=self.module,
+            timeout_s=self.timeout_s,
+        )

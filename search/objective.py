@@ -1,0 +1,77 @@
+"""What makes one configuration better than another."""
+
+from __future__ import annotations
+
+from maya.search.expression import ExpressionError
+from maya.search.space import Point, Space
+from maya.search.types import Outcome, Trial
+
+# Losses are ranks to a sampler: all that fit lie below _WORST, then out of memory, failed, inadmissible.
+_WORST = 1e15
+_FAILED = 1e4 * _WORST
+_INADMISSIBLE = 1e5 * _WORST
+
+
+class Objective:
+    """The space's objective. `price_per_gpu_hour` (USD) is the cluster's, used where the space names none."""
+
+    def __init__(self, space: Space, price_per_gpu_hour: float | None = None) -> None:
+        spec = space.file.objective
+        self._space = space
+        self.metric = spec.metric
+        natural = "max" if spec.metric in ("throughput", "hardware_flops_utilization") else "min"
+        self.mode = spec.mode or natural
+        self._price = spec.price_per_gpu_hour or price_per_gpu_hour
+        if self.metric == "cost" and self._price is None:
+            raise space.fail("objective.price_per_gpu_hour", "is missing, and the cluster names no price")
+        per_work = f" / ({spec.work})" if spec.work else " / iteration"
+        self.unit = {
+            "iteration_time": "s",
+            "throughput": f"{spec.work or 'iterations'} / s",
+            "cost": f"USD{per_work}",
+            "hardware_flops_utilization": "of peak",
+        }[self.metric]
+
+    def value(self, point: Point, iteration_time_s: float | None, outcome: Outcome | None) -> float | None:
+        """The objective, in `unit`; None when it has no value."""
+        if iteration_time_s is None or iteration_time_s <= 0:
+            return None
+        match self.metric:
+            case "iteration_time":
+                return iteration_time_s
+            case "throughput":
+                return self._work(point) / iteration_time_s
+            case "cost":
+                # GPU-hours of one iteration at the price, per unit of its work
+                gpu_hours = iteration_time_s * self._space.world(point) / 3600
+                return gpu_hours * (self._price or 0.0) / self._work(point)
+            case "hardware_flops_utilization":
+                return outcome.prediction.get("hardware_flops_utilization") if outcome else None
+
+    def better_first(self, value: float) -> float:
+        """A sort key."""
+        return -value if self.mode == "max" else value
+
+    def loss(self, trial: Trial) -> float:
+        """What a sampler is told: finite, smaller is better, out of memory worse by what was lacking."""
+        if trial.objective is not None:
+            return self.better_first(trial.objective)
+        if trial.pruning and trial.pruning.implies == "OOM":
+            return _WORST
+        if trial.outcome and trial.outcome.verdict == "OOM":
+            return _WORST * (1.0 + min(trial.outcome.shortfall, 1000.0))
+        return _FAILED
+
+    def inadmissible(self, violation: float) -> float:
+        return _INADMISSIBLE * (1.0 + violation)
+
+    def _work(self, point: Point) -> float:
+        if self._space.work is None:
+            return 1.0
+        try:
+            work = self._space.work.value(self._space.names(point))
+        except ExpressionError as error:
+            raise self._space.fail("objective.work", str(error)) from None
+        if isinstance(work, str) or not work > 0:
+            raise self._space.fail("objective.work", f"{self._space.work.text!r} is {work!r}, not positive")
+        return float(work)

@@ -1,0 +1,139 @@
+"""report.html: one file without external requests; the answer first, then the alternatives, then the how."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+from maya import __version__
+from maya.search.expression import show
+from maya.search.results import Experiment, replace_file, shell_command, torchrun
+from maya.search.summary import tally
+from maya.search.types import Trial
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_report(experiment: Experiment, path: Path) -> Path:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    page = environment.get_template("search.html").render(
+        data=report_data(experiment), plotly=get_plotlyjs(), json=_script_json
+    )
+    replace_file(path, page.encode())
+    return path
+
+
+def report_data(experiment: Experiment) -> dict[str, Any]:
+    """All that the page shows, as plain values."""
+    search = experiment.search
+    ranking = search.ranking()
+    objective = search.objective
+    return {
+        "title": Path(experiment.script).name,
+        "cluster": experiment.cluster.name,
+        "device": experiment.cluster.device.name,
+        "objective": {"metric": objective.metric, "mode": objective.mode, "unit": objective.unit},
+        "knobs": [knob.name for knob in search.space.knobs],
+        "best": _best(experiment, ranking[0]) if ranking else None,
+        "ranking": [_ranked(experiment, trial) for trial in ranking],
+        "out_of_memory": [_out_of_memory(trial) for trial in search.trials if trial.verdict == "OOM"],
+        "pruned": [_pruned(trial) for trial in search.trials if trial.pruning],
+        "failed": [_failed(trial) for trial in search.trials if trial.verdict == "FAILED"],
+        "convergence": _convergence(experiment),
+        "verdicts": dict(search.counts.verdicts),
+        "capacity_bytes": experiment.cluster.device.memory_bytes,
+        "tally": tally(experiment),
+        "notes": list(search.dominance.notes),
+        "facts": _facts(experiment),
+    }
+
+
+def _best(experiment: Experiment, best: Trial) -> dict[str, Any]:
+    prediction = best.outcome.prediction if best.outcome else {}
+    return {
+        **_ranked(experiment, best),
+        "command": shell_command(torchrun(experiment, best)),
+        "breakdown": prediction.get("breakdown_s") or {},
+        "provenance": prediction.get("provenance") or {},
+        "message": prediction.get("message") or "",
+        "notes": list(prediction.get("notes") or ()),
+    }
+
+
+def _ranked(experiment: Experiment, trial: Trial) -> dict[str, Any]:
+    prediction = trial.outcome.prediction if trial.outcome else {}
+    return {
+        **_identity(trial),
+        "verdict": trial.verdict,
+        "objective": trial.objective,
+        "iteration_time_s": trial.iteration_time_s,
+        "memory_bytes": prediction.get("peak_memory_bytes", {}).get("max"),
+        "hfu": prediction.get("hardware_flops_utilization"),
+        "gpus": experiment.search.space.world(trial.point),
+    }
+
+
+def _identity(trial: Trial) -> dict[str, Any]:
+    return {"trial": trial.number, "values": [show(value) for value in trial.configuration.values()]}
+
+
+def _out_of_memory(trial: Trial) -> dict[str, Any]:
+    prediction = trial.outcome.prediction if trial.outcome else {}
+    return {**_identity(trial), "shortfall_bytes": prediction.get("shortfall_bytes")}
+
+
+def _pruned(trial: Trial) -> dict[str, Any]:
+    assert trial.pruning is not None
+    return {
+        **_identity(trial),
+        "by": trial.pruning.by,
+        "rules": list(trial.pruning.rules),
+        "implies": trial.pruning.implies,
+        "objective": trial.objective,
+    }
+
+
+def _failed(trial: Trial) -> dict[str, Any]:
+    assert trial.outcome is not None
+    return {**_identity(trial), "last_line": trial.outcome.last_line, "message": trial.outcome.message}
+
+
+def _convergence(experiment: Experiment) -> list[dict[str, Any]]:
+    """Each trial that ran, in order, with the best objective so far."""
+    objective = experiment.search.objective
+    best: float | None = None
+    curve = []
+    for trial in experiment.search.trials:
+        if trial.outcome is None:
+            continue
+        if trial.objective is not None and (
+            best is None or objective.better_first(trial.objective) < objective.better_first(best)
+        ):
+            best = trial.objective
+        curve.append({"trial": trial.number, "objective": trial.objective, "best": best})
+    return curve
+
+
+def _facts(experiment: Experiment) -> list[tuple[str, str]]:
+    """How it was found; the foot of the page."""
+    file = experiment.search.space.file
+    return [
+        ("script", experiment.script),
+        ("space", experiment.search.space.source),
+        ("cluster", f"{experiment.cluster.name}, {experiment.cluster.device.name}"),
+        ("algorithm", f"{file.search.algorithm}, seed {file.search.seed}"),
+        ("stop rule", f"best {file.stop.top} unchanged over {file.stop.patience} trials that fit"),
+        ("ended", experiment.search.ended or "cut short"),
+        ("Maya", __version__),
+    ]
+
+
+def _script_json(value: Any) -> str:
+    """JSON that is safe inside a script element."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")

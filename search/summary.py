@@ -1,0 +1,84 @@
+"""What a search says on the terminal when it is over: the answer, the runners-up, how it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from maya.search.driver import Search
+from maya.search.expression import show
+from maya.search.results import Experiment, shell_command, torchrun
+from maya.search.types import Trial
+
+_ROWS = 5
+
+
+def render_summary(experiment: Experiment, console: Console, written: Sequence[Path]) -> None:
+    search = experiment.search
+    ranking = search.ranking()
+    if ranking:
+        _answer(experiment, ranking[0], console)
+        console.print(_table(search, ranking[:_ROWS]))
+    else:
+        console.print("[bold red]No configuration fits.[/]")
+    if search.counts.verdicts["FAILED"]:
+        console.print(_failures(search))
+    console.print(tally(experiment), highlight=False)
+    console.print("wrote " + ", ".join(str(path) for path in written), highlight=False, soft_wrap=True)
+
+
+def tally(experiment: Experiment) -> str:
+    """How many points were asked, what became of them and why the search ended."""
+    search, counts = experiment.search, experiment.search.counts
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.verdicts.items()))
+    return (
+        f"{len(search.trials)} configurations judged ({verdicts}) of {search.space.size:,} combinations; "
+        f"{counts.asked} points proposed, {counts.duplicates} of them known already and "
+        f"{counts.inadmissible} inadmissible; {counts.replayed} taken from the journal; "
+        f"ended: {search.ended or 'cut short'}; {experiment.wall_s:.0f} s, "
+        f"{experiment.concurrency} at a time"
+    )
+
+
+def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
+    objective = experiment.search.objective
+    knobs = "  ".join(f"{name}={show(value)}" for name, value in best.configuration.items())
+    console.print(f"\n[bold]Best of {len(experiment.search.trials)}:[/] {escape(knobs)}", highlight=False)
+    line = f"  {best.iteration_time_s:.6g} s an iteration on {experiment.cluster.name}"
+    if objective.metric != "iteration_time":
+        line += f"; {objective.metric} {best.objective:.6g} {objective.unit}"
+    console.print(f"{line}  ({best.verdict})", highlight=False)
+    console.print(f"\n{shell_command(torchrun(experiment, best))}\n", markup=False, highlight=False)
+
+
+def _table(search: Search, ranking: Sequence[Trial]) -> Table:
+    objective = search.objective
+    table = Table("#", "trial", f"{objective.metric} ({objective.unit})", "memory", "HFU", "verdict")
+    for name in (knob.name for knob in search.space.knobs):
+        table.add_column(name)
+    for place, trial in enumerate(ranking, 1):
+        prediction = trial.outcome.prediction if trial.outcome else {}
+        memory = prediction.get("peak_memory_bytes", {}).get("max")
+        utilization = prediction.get("hardware_flops_utilization")
+        table.add_row(
+            str(place),
+            str(trial.number),
+            f"{trial.objective:.6g}",
+            f"{memory / 2**30:.1f} GiB" if memory else "",
+            f"{utilization:.1%}" if utilization is not None else "",
+            trial.verdict,
+            *(show(value) for value in trial.configuration.values()),
+        )
+    return table
+
+
+def _failures(search: Search) -> Table:
+    table = Table("trial", "failed with", title="Failed")
+    for trial in search.trials:
+        if trial.verdict == "FAILED" and trial.outcome:
+            table.add_row(str(trial.number), escape(trial.outcome.last_line))
+    return table

@@ -1,0 +1,174 @@
+"""Ray Tune runs the trials of a `Search`: a searcher that hands them out, a trainable that judges them.
+
+Actors are reused, so a judge (and the fork server it may hold) is opened once a worker, not once a trial.
+Tune's own experiment files are thrown away; the journal is the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+_QUIET = {  # read by Ray when it is imported and by the processes it starts
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_V2_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_SYNCER": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
+    "TUNE_WARN_THRESHOLD_S": "60",
+}
+for _name, _value in _QUIET.items():
+    os.environ.setdefault(_name, _value)
+
+import ray  # noqa: E402
+from ray import tune  # noqa: E402
+from ray.tune.search import Searcher  # noqa: E402
+
+from maya.search.driver import Search  # noqa: E402
+from maya.search.types import Assignment, Judge, JudgeFactory, Outcome  # noqa: E402
+from maya.simulate.types import Prediction  # noqa: E402
+
+_RETRIES = 2  # of a trial whose worker died
+_OBJECT_STORE_BYTES = 100 * 2**20  # assignments and outcomes are small
+
+
+def run_search(search: Search, judges: JudgeFactory, concurrency: int, address: str | None = None) -> None:
+    """Drive `search` to its end, `concurrency` trials at a time. Raises what the journal raises."""
+    with _ray(concurrency, address), tempfile.TemporaryDirectory(prefix="maya-tune-") as scratch:
+        trainable = tune.with_parameters(_JudgeTrainable, judges=judges)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, {"cpu": 1}),
+            tune_config=tune.TuneConfig(
+                search_alg=_SearchAdapter(search),
+                num_samples=-1,
+                max_concurrent_trials=concurrency,
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                storage_path=scratch,
+                name="search",
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=_RETRIES),
+            ),
+        )
+        tuner.fit()
+
+
+@contextlib.contextmanager
+def _ray(concurrency: int, address: str | None) -> Iterator[None]:
+    """A Ray of our own on this machine, or the one at `address`."""
+    for name in ("ray", "ray.tune", "ray.train", "ray.data"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if address:
+        ray.init(address=address, **quiet)
+    else:
+        ray.init(
+            num_cpus=max(concurrency, os.cpu_count() or 1),
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",  # works without a network
+            **quiet,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class _SearchAdapter(Searcher):
+    """Tune's view of a `Search`; lives in the driver process."""
+
+    def __init__(self, search: Search) -> None:
+        super().__init__()
+        self._search = search
+        self._numbers: dict[str, int] = {}  # Tune's trial id -> ours
+
+    def suggest(self, trial_id: str) -> Any:
+        assignment = self._search.next()
+        if assignment is None:
+            return Searcher.FINISHED if self._search.ended else None
+        self._numbers[trial_id] = assignment.trial
+        return {"assignment": asdict(assignment)}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """A trial has one result, its last."""
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        number = self._numbers.pop(trial_id, None)
+        if number is None:
+            return
+        if error or not result or "outcome" not in result:
+            message = f"the worker that ran it died {1 + _RETRIES} times"
+            self._search.finish(number, Outcome("FAILED", {"verdict": "FAILED", "message": message}))
+            return
+        self._search.finish(number, Outcome(**json.loads(result["outcome"])))
+
+    def save(self, checkpoint_path: str) -> None:
+        """The journal is the record."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The journal is the record."""
+
+
+class _JudgeTrainable(tune.Trainable):
+    """One judge, in a worker process, for one assignment after the other."""
+
+    def setup(self, config: dict[str, Any], judges: JudgeFactory | None = None) -> None:
+        assert judges is not None, "given by tune.with_parameters"
+        self._judges = judges
+        self._open = contextlib.ExitStack()
+        self._judge: Judge | None = None
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.config = new_config
+        return True
+
+    def step(self) -> dict[str, Any]:
+        given = self.config["assignment"]
+        assignment = Assignment(given["trial"], tuple(given["argv"]), given["world"])
+        began = time.monotonic()
+        try:
+            self._judge = self._judge or self._open.enter_context(self._judges())
+            prediction = self._judge(assignment)
+        except Exception:
+            prediction = Prediction("FAILED", message=traceback.format_exc())
+        outcome = Outcome(prediction.verdict, as_json(prediction), time.monotonic() - began)
+        return {"outcome": json.dumps(asdict(outcome)), "done": True}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        """A trial is one step; there is nothing to go on from."""
+        return {}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+        """See `save_checkpoint`."""
+
+    def cleanup(self) -> None:
+        self._open.close()
+
+
+def as_json(prediction: Prediction) -> dict[str, Any]:
+    """The prediction as `maya predict --json` writes it, numpy's scalars made plain."""
+    return json.loads(json.dumps(asdict(prediction), default=_plain))  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} in a prediction")

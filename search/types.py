@@ -1,0 +1,101 @@
+"""What a search handles: an `Assignment` goes to a judge, an `Outcome` comes back, both make a `Trial`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from maya.search.expression import Value
+from maya.search.space import Point
+from maya.simulate.types import Prediction
+
+TrialVerdict = Literal["FITS", "OOM", "FAILED", "INCOMPLETE", "PRUNED"]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One configuration to judge: the script's arguments and how many ranks run it."""
+
+    trial: int
+    argv: tuple[str, ...]
+    world: int
+
+
+Judge = Callable[[Assignment], Prediction]
+JudgeFactory = Callable[[], AbstractContextManager[Judge]]  # opened once in each process that judges
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a judge said of one configuration. `prediction` is `maya.simulate.types.Prediction` as JSON."""
+
+    verdict: Literal["FITS", "OOM", "FAILED", "INCOMPLETE"]
+    prediction: dict[str, Any] = field(default_factory=dict)
+    wall_s: float = 0.0
+
+    @property
+    def iteration_time_s(self) -> float | None:
+        return self.prediction.get("iteration_time_s")
+
+    @property
+    def shortfall(self) -> float:
+        """What an OOM lacked, as a share of what there was asked of it; 0 when unknown."""
+        lacking = self.prediction.get("shortfall_bytes") or 0
+        peak = self.prediction.get("peak_memory_bytes", {}).get("max") or 0
+        return float(lacking) / float(max(peak, 1)) if lacking else 0.0
+
+    @property
+    def message(self) -> str:
+        return str(self.prediction.get("message") or "")
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the message: of a traceback, the exception."""
+        lines = self.message.strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Why a configuration was not run: `rules` lead to it from trial `by`, whose outcome tells its own."""
+
+    by: int
+    rules: tuple[str, ...]
+    implies: Literal["OOM", "FITS"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A distinct admissible configuration, numbered in the order in which the sampler proposed it.
+
+    `outcome` is a judge's; a pruned trial has `pruning` instead, and where the rule says equal runtime
+    `iteration_time_s` is that of the trial it follows from.
+    """
+
+    number: int
+    point: Point
+    configuration: dict[str, Value]
+    outcome: Outcome | None = None
+    pruning: Pruning | None = None
+    iteration_time_s: float | None = None
+    objective: float | None = None
+
+    @property
+    def verdict(self) -> TrialVerdict | None:
+        """None while it is still open."""
+        if self.pruning:
+            return "PRUNED"
+        return self.outcome.verdict if self.outcome else None
+
+    @property
+    def known(self) -> Literal["oom", "fits"] | None:
+        """What dominance rules may build on."""
+        if self.outcome is None or self.outcome.verdict == "FAILED":
+            return None
+        return "oom" if self.outcome.verdict == "OOM" else "fits"
+
+    @property
+    def ran_and_fits(self) -> bool:
+        return self.known == "fits" and self.objective is not None

@@ -1,7 +1,11 @@
 // A kernel registered by the process: __cudaRegisterFunction, cudaLibrary*, cuModuleGetFunction.
+// CUfunction, CUkernel, cudaFunction_t and cudaKernel_t are pointers to a KernelInfo.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace maya {
 
@@ -11,6 +15,27 @@ struct KernelInfo {
   // Filled by maya::values at the first launch.
   mutable const void* executor = nullptr;
   mutable bool resolved = false;
+
+  std::string mangled;
+  std::uint64_t name_hash = 0;  // of the mangled name: the same in every rank
+  // How an element-wise kernel's element count and bytes come from its name, see core/kernel.cpp.
+  mutable int bytes_per_element = -1;  // -1: not known
+  mutable int elements_argument = -1;  // index of the int parameter that counts elements, -1: none
+  // cudaFuncAttributes, cuFuncSetAttribute.
+  int max_dynamic_shared_bytes = 49152;
+  int static_shared_bytes = 0;
+  int registers = 32;
+  int max_threads_per_block = 1024;
 };
+
+// Notes a kernel and its host stub (nullptr: a loaded module's). Never freed: handles stay good.
+KernelInfo* register_kernel(std::string mangled, const void* host_function);
+
+// The kernel behind a host stub or a handle; nullptr: unknown. Its name is demangled.
+KernelInfo* find_kernel(const void* function_or_handle);
+
+// One launch: interns the operation, records it and lets small values compute. `flags`: RecordFlags.
+void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3],
+                   void** args, std::size_t shared_bytes, void* stream);
 
 }  // namespace maya

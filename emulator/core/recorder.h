@@ -47,7 +47,7 @@ std::uint32_t intern_operation(std::span<const std::byte> key,
 
 template <class Key>
 std::uint32_t intern_operation(const Key& key, const std::function<std::string()>& describe) {
-  return intern_operation(std::as_bytes(std::span<const Key, 1>(&key, 1)), describe);
+  return intern_operation(std::span<const std::byte>(std::as_bytes(std::span(&key, 1))), describe);
 }
 
 // The operator context (NVTX range) that the calling thread is in; 0: none.

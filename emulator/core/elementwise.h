@@ -1,0 +1,17 @@
+// What the name of one of PyTorch's element-wise kernels says about its traffic.
+#pragma once
+
+#include <string_view>
+
+namespace maya {
+
+struct ElementwiseShape {
+  int elements_argument = -1;  // which parameter is the element count; -1: not an element-wise kernel
+  int bytes_per_element = -1;  // read and written; -1: the name does not tell
+};
+
+// `name`: demangled. at::native::{vectorized_,unrolled_,}elementwise_kernel take the element count first
+// (pytorch/aten/src/ATen/native/cuda/CUDALoops.cuh).
+ElementwiseShape elementwise_shape(std::string_view name);
+
+}  // namespace maya

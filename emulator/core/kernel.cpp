@@ -1,0 +1,113 @@
+#include "core/kernel.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "core/elementwise.h"
+#include "core/hash.h"
+#include "core/process.h"
+#include "core/recorder.h"
+#include "core/stream.h"
+#include "values/values.h"
+
+namespace maya {
+namespace {
+
+struct Kernels {
+  std::shared_mutex mutex;  // guards: everything below
+  std::deque<KernelInfo> all;
+  std::unordered_map<const void*, KernelInfo*> by_address;  // host stubs and handles
+};
+
+Kernels& kernels() {
+  static Kernels* const instance = new Kernels;
+  return *instance;
+}
+
+std::string demangle(const std::string& mangled) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? name.get() : mangled;
+}
+
+// What makes two launches the same operation: no address, no rank.
+struct LaunchKey {
+  std::uint64_t name;
+  std::uint64_t elements, bytes, shared_bytes;
+  std::uint32_t grid[3], block[3];
+};
+static_assert(sizeof(LaunchKey) == 56);
+
+std::string triple(const std::uint32_t (&values)[3]) {
+  return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " + std::to_string(values[2]) + "]";
+}
+
+std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
+  std::string text = "\"kind\": \"kernel\", \"kernel\": " + json_quote(kernel.name) + ", \"grid\": " +
+                     triple(key.grid) + ", \"block\": " + triple(key.block) +
+                     ", \"shared_bytes\": " + std::to_string(key.shared_bytes);
+  if (key.elements) text += ", \"elements\": " + std::to_string(key.elements);
+  if (key.bytes) text += ", \"bytes\": " + std::to_string(key.bytes);
+  return text;
+}
+
+}  // namespace
+
+KernelInfo* register_kernel(std::string mangled, const void* host_function) {
+  Kernels& self = kernels();
+  std::unique_lock lock(self.mutex);
+  KernelInfo& kernel = self.all.emplace_back();
+  kernel.name_hash = hash_bytes(mangled);
+  kernel.mangled = std::move(mangled);
+  kernel.host_function = host_function ? host_function : &kernel;
+  self.by_address[kernel.host_function] = &kernel;
+  self.by_address[&kernel] = &kernel;
+  return &kernel;
+}
+
+KernelInfo* find_kernel(const void* function_or_handle) {
+  Kernels& self = kernels();
+  {
+    std::shared_lock lock(self.mutex);
+    const auto found = self.by_address.find(function_or_handle);
+    if (found == self.by_address.end()) return nullptr;
+    if (!found->second->name.empty()) return found->second;
+  }
+  // Most registered kernels are never launched, so names are demangled at the first look.
+  std::unique_lock lock(self.mutex);
+  KernelInfo* kernel = self.by_address[function_or_handle];
+  if (kernel->name.empty()) {
+    std::string name = demangle(kernel->mangled);
+    const ElementwiseShape shape = elementwise_shape(name);
+    kernel->elements_argument = shape.elements_argument;
+    kernel->bytes_per_element = shape.bytes_per_element;
+    kernel->name = std::move(name);
+  }
+  return kernel;
+}
+
+void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
+                   std::size_t shared_bytes, void* stream) {
+  if (!recording()) return;
+  LaunchKey key{};
+  key.name = kernel.name_hash;
+  key.shared_bytes = shared_bytes;
+  std::copy_n(grid, 3, key.grid);
+  std::copy_n(block, 3, key.block);
+  if (kernel.elements_argument >= 0 && args) {
+    key.elements = static_cast<std::uint64_t>(*static_cast<const std::int32_t*>(args[kernel.elements_argument]));
+    if (kernel.bytes_per_element > 0) key.bytes = key.elements * static_cast<std::uint64_t>(kernel.bytes_per_element);
+  }
+  record(RecordKind::kKernel, stream, intern_operation(key, [&] { return describe(kernel, key); }));
+  if (!capturing(stream)) values::launch(kernel, grid, block, args, shared_bytes);
+}
+
+}  // namespace maya

@@ -1,0 +1,180 @@
+#include "core/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+
+#include "core/process_state.h"
+#include "core/recorder.h"
+
+namespace maya {
+namespace {
+
+constexpr int kMaxDevices = 64;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kLargePage = 2 * 1024 * 1024;
+
+struct Owned {
+  Allocation allocation;
+  std::size_t mapped = 0;  // bytes to unmap at release(); 0: the range is someone else's
+};
+
+struct Memory {
+  std::mutex mutex;  // guards: everything below
+  std::map<std::uintptr_t, Owned> ranges;  // by base
+  std::array<std::size_t, kMaxDevices> taken{};
+  std::uint64_t next_id = 1;
+};
+
+Memory& memory() {
+  static Memory* const instance = new Memory;
+  return *instance;
+}
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+bool counts(MemoryKind kind) { return kind == MemoryKind::kDevice || kind == MemoryKind::kManaged; }
+
+std::size_t capacity() {
+  const RankConfig& config = rank_config();
+  return config.memory_bytes - std::min(config.memory_bytes, config.context_bytes);
+}
+
+// CUDA gives memory to a process in 2 MiB pages; smaller requests share one.
+std::size_t footprint(std::size_t bytes) { return bytes < kLargePage ? round_up(bytes, 512) : round_up(bytes, kLargePage); }
+
+auto find_range(const void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  auto& ranges = memory().ranges;
+  auto at = ranges.upper_bound(address);
+  if (at == ranges.begin()) return ranges.end();
+  --at;
+  return address < at->first + std::max<std::size_t>(at->second.allocation.bytes, 1) ? at : ranges.end();
+}
+
+void note_taken(std::size_t total) {
+  if (!recording()) return;
+  TraceHeader& header = process().trace.header();
+  header.reserved_bytes = total;
+  std::uint64_t peak = header.peak_reserved_bytes;
+  while (total > peak && !header.peak_reserved_bytes.compare_exchange_weak(peak, total)) {
+  }
+}
+
+void insert(const void* base, std::size_t bytes, MemoryKind kind, int device, std::size_t mapped) {
+  Memory& self = memory();
+  std::lock_guard lock(self.mutex);
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  self.ranges[address] = Owned{{address, bytes, kind, device, self.next_id++}, mapped};
+}
+
+}  // namespace
+
+bool charge(std::size_t bytes, int device) {
+  Memory& self = memory();
+  {
+    std::lock_guard lock(self.mutex);
+    std::size_t& taken = self.taken.at(static_cast<std::size_t>(device));
+    if (taken + bytes > capacity()) {
+      if (recording()) {
+        TraceHeader& header = process().trace.header();
+        header.oom_requested_bytes = bytes;
+        header.oom_free_bytes = capacity() - taken;
+        ++header.oom_count;
+      }
+      return false;
+    }
+    taken += bytes;
+    note_taken(taken);
+  }
+  record(RecordKind::kAllocate, nullptr, 0, {.size = bytes});
+  return true;
+}
+
+void refund(std::size_t bytes, int device) {
+  Memory& self = memory();
+  {
+    std::lock_guard lock(self.mutex);
+    std::size_t& taken = self.taken.at(static_cast<std::size_t>(device));
+    taken -= std::min(taken, bytes);
+    note_taken(taken);
+  }
+  record(RecordKind::kFree, nullptr, 0, {.size = bytes});
+}
+
+void* reserve_address(std::size_t bytes, std::size_t alignment) {
+  bytes = round_up(bytes, kPage);
+  alignment = std::max(alignment, kPage);
+  const std::size_t wanted = alignment > kPage ? bytes + alignment : bytes;
+  void* base = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<std::uintptr_t>(base);
+  const std::uintptr_t aligned = round_up(start, alignment);
+  if (aligned > start) munmap(base, aligned - start);
+  if (start + wanted > aligned + bytes) munmap(reinterpret_cast<void*>(aligned + bytes), start + wanted - aligned - bytes);
+  void* const range = reinterpret_cast<void*>(aligned);
+  madvise(range, bytes, MADV_NOHUGEPAGE);  // one touched scalar must not cost 2 MiB
+  return range;
+}
+
+void release_address(void* base, std::size_t bytes) { munmap(base, round_up(bytes, kPage)); }
+
+void discard(void* base, std::size_t bytes) { madvise(base, round_up(bytes, kPage), MADV_DONTNEED); }
+
+void add_range(const void* base, std::size_t bytes, MemoryKind kind, int device) { insert(base, bytes, kind, device, 0); }
+
+bool remove_range(const void* base) {
+  Memory& self = memory();
+  std::lock_guard lock(self.mutex);
+  return self.ranges.erase(reinterpret_cast<std::uintptr_t>(base)) > 0;
+}
+
+void* allocate(std::size_t bytes, MemoryKind kind, int device, std::size_t alignment) {
+  const std::size_t counted = counts(kind) ? footprint(bytes) : 0;
+  if (counted && !charge(counted, device)) return nullptr;
+  void* base = reserve_address(std::max<std::size_t>(bytes, 1), alignment);
+  if (!base) {
+    if (counted) refund(counted, device);
+    return nullptr;
+  }
+  insert(base, bytes, kind, device, round_up(std::max<std::size_t>(bytes, 1), kPage));
+  return base;
+}
+
+bool release(void* pointer) {
+  Memory& self = memory();
+  Owned owned;
+  {
+    std::lock_guard lock(self.mutex);
+    const auto found = self.ranges.find(reinterpret_cast<std::uintptr_t>(pointer));
+    if (found == self.ranges.end() || found->second.mapped == 0) return false;
+    owned = found->second;
+    self.ranges.erase(found);
+  }
+  release_address(pointer, owned.mapped);
+  if (counts(owned.allocation.kind)) refund(footprint(owned.allocation.bytes), owned.allocation.device);
+  return true;
+}
+
+std::optional<Allocation> find_allocation(const void* pointer) {
+  std::lock_guard lock(memory().mutex);
+  const auto found = find_range(pointer);
+  if (found == memory().ranges.end()) return std::nullopt;
+  return found->second.allocation;
+}
+
+bool is_device_pointer(const void* pointer) {
+  const auto allocation = find_allocation(pointer);
+  return allocation && counts(allocation->kind);
+}
+
+MemoryInfo memory_info(int device) {
+  std::lock_guard lock(memory().mutex);
+  const std::size_t taken = memory().taken.at(static_cast<std::size_t>(device));
+  return {capacity() - std::min(capacity(), taken), rank_config().memory_bytes};
+}
+
+}  // namespace maya

@@ -1,0 +1,75 @@
+// The one process object. Everything mutable that the recorder owns hangs from here.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/hash.h"
+#include "core/intern.h"
+#include "core/process.h"
+#include "core/recorder.h"
+#include "core/trace_file.h"
+
+namespace maya {
+
+struct Process {
+  RankConfig config;  // written by begin_rank, before any other thread records
+  std::atomic<bool> recording{false};
+
+  std::mutex order;  // guards: trace, segment_hash, steps; it is the order of the records
+  TraceFile trace;
+  std::uint64_t segment_hash = 0;
+  std::uint64_t steps = 0;
+  std::atomic<std::uint64_t> device_operations{0};
+  std::atomic<std::uint32_t> threads{0};
+
+  InternTable operations, contexts;
+
+  std::mutex refusals_mutex;  // guards: refusals
+  std::set<std::pair<std::string, std::string>> refusals;
+
+  std::byte* control = nullptr;
+  std::size_t control_bytes = 0;
+};
+
+Process& process();
+
+// The content hash of an interned id; 0 for id 0.
+std::uint64_t operation_hash(std::uint32_t id);
+std::uint64_t context_hash(std::uint32_t id);
+
+// The calling thread's account of CPU time and its operator context.
+struct ThreadState {
+  std::uint32_t index = 0;
+  int depth = 0;                      // of nested Calls
+  bool known = false;
+  std::int64_t left = 0;              // monotonic ns when the last Call ended
+  std::int64_t entered = 0;           // monotonic ns when this Call began
+  std::int64_t cpu_base = 0;          // thread CPU clock at the last synchronisation
+  std::int64_t credited = 0;          // ns taken as CPU time since
+  std::int64_t host_ns = 0;           // for the next record
+  std::uint32_t contexts_depth = 0;
+  std::uint32_t contexts[64] = {};    // operator ranges; deeper ones share the last slot
+  std::uint64_t steps_mask = 0;       // which of them are optimizer steps
+};
+
+ThreadState& this_thread();
+
+// Appends to the trace itself, with the stream's dense index; record() decides between it and a graph.
+void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std::uint32_t context,
+                   const RecordFields& fields);
+
+// As intern_operation(), for operator contexts.
+std::uint32_t intern_context(std::string_view key, const std::function<std::string()>& describe);
+void restart_thread_clock();  // begin_rank: what the thread did before is not the rank's
+
+// Reads MAYA_CONFIG once; called by the first device query of a process.
+void begin_from_environment();
+
+// Waits while the rank has made as many steps as the job allows. Called with no lock held.
+void publish_step(std::uint64_t steps, std::uint64_t hash);
+
+}  // namespace maya

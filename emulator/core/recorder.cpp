@@ -1,0 +1,221 @@
+#include "core/recorder.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "core/process_state.h"
+#include "core/stream.h"
+
+namespace maya {
+namespace {
+
+// The thread CPU clock is a system call (540 ns here), the monotonic clock is not (22 ns). Below this
+// many ns the monotonic clock is believed: a thread that is switched off the core stays off longer. The
+// CPU clock is read at each longer gap, and corrects whatever was believed wrongly before.
+constexpr std::int64_t kTrusted = 20'000;
+
+std::int64_t read_clock(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+std::int64_t monotonic() { return read_clock(CLOCK_MONOTONIC); }
+std::int64_t thread_cpu() { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
+
+bool main_thread() { return gettid() == getpid(); }
+
+void meet(ThreadState& thread) {
+  thread.known = true;
+  thread.index = process().threads.fetch_add(1);
+  thread.cpu_base = thread_cpu();
+  // A thread that began with the rank worked for the rank from its start.
+  if (recording() && !main_thread()) thread.host_ns = thread.cpu_base;
+  thread.left = monotonic();
+}
+
+void enter(ThreadState& thread) {
+  if (thread.depth++ > 0) return;
+  if (!thread.known) meet(thread);
+  thread.entered = monotonic();
+  const std::int64_t gap = thread.entered - thread.left;
+  if (gap < kTrusted) {
+    thread.host_ns += gap;
+    thread.credited += gap;
+    return;
+  }
+  const std::int64_t cpu = thread_cpu();
+  const std::int64_t worked = cpu - thread.cpu_base - thread.credited;
+  thread.cpu_base = cpu;
+  thread.credited = worked < 0 ? -worked : 0;  // believed too much so far: the next gap pays
+  if (worked > 0) thread.host_ns += worked;
+  thread.entered = monotonic();
+}
+
+void leave(ThreadState& thread) {
+  if (--thread.depth > 0) return;
+  thread.left = monotonic();
+  const std::int64_t own = thread.left - thread.entered;
+  if (own < kTrusted) {
+    thread.credited += own;
+    return;
+  }
+  thread.cpu_base = thread_cpu();
+  thread.credited = 0;
+  thread.left = monotonic();
+}
+
+// Stable storage for content hashes by id, read without a lock.
+class HashTable {
+ public:
+  void set(std::uint32_t id, std::uint64_t hash) {
+    std::unique_ptr<Chunk>& chunk = chunks_[(id / kChunk) % kChunks];
+    if (!chunk) chunk = std::make_unique<Chunk>();
+    chunk->hashes[id % kChunk] = hash;
+  }
+  std::uint64_t get(std::uint32_t id) const { return id ? chunks_[(id / kChunk) % kChunks]->hashes[id % kChunk] : 0; }
+
+ private:
+  static constexpr std::uint32_t kChunk = 4096, kChunks = 16384;  // 64 M operations
+  struct Chunk {
+    std::uint64_t hashes[kChunk];
+  };
+  std::unique_ptr<Chunk> chunks_[kChunks];  // an id reaches a reader only after set()
+};
+
+struct Hashes {
+  HashTable operations, contexts;
+};
+
+Hashes& hashes() {
+  static Hashes* const instance = new Hashes;
+  return *instance;
+}
+
+bool hashed(RecordKind kind) {
+  // When the caching allocator goes to the driver depends on what came before, not on the iteration.
+  return kind != RecordKind::kAllocate && kind != RecordKind::kFree && kind != RecordKind::kHost &&
+         kind != RecordKind::kStep;
+}
+
+bool device_work(RecordKind kind) { return kind <= RecordKind::kCollective; }
+
+}  // namespace
+
+ThreadState& this_thread() {
+  static thread_local ThreadState state;
+  return state;
+}
+
+void restart_thread_clock() {
+  ThreadState& thread = this_thread();
+  const int depth = thread.depth;
+  thread = ThreadState{};
+  process().threads = 0;
+  meet(thread);
+  thread.depth = depth;
+  thread.entered = thread.left;
+  thread.host_ns = 0;
+}
+
+std::uint64_t operation_hash(std::uint32_t id) { return hashes().operations.get(id); }
+std::uint64_t context_hash(std::uint32_t id) { return hashes().contexts.get(id); }
+
+Call::Call() { enter(this_thread()); }
+Call::~Call() { leave(this_thread()); }
+
+void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std::uint32_t context,
+                   const RecordFields& fields) {
+  Process& self = process();
+  ThreadState& thread = this_thread();
+  std::uint64_t steps = 0, segment = 0;
+  {
+    std::lock_guard lock(self.order);
+    if (hashed(kind)) {
+      const std::uint64_t place = (static_cast<std::uint64_t>(stream) << 8) | static_cast<std::uint8_t>(kind);
+      self.segment_hash = combine(combine(self.segment_hash, place ^ fields.role),
+                                  operation_hash(op) ^ (context_hash(context) << 1));
+    }
+    if (device_work(kind)) self.device_operations.fetch_add(1, std::memory_order_relaxed);
+    std::uint64_t arg = fields.arg;
+    if (kind == RecordKind::kStep) arg = steps = ++self.steps;
+    const bool replayed = fields.flags & kGraph;
+    Record& slot = self.trace.next();
+    slot = Record{static_cast<std::uint8_t>(kind), fields.flags, static_cast<std::uint16_t>(thread.index), stream,
+                  op, context, replayed ? 0 : static_cast<std::uint64_t>(thread.host_ns), fields.size, arg,
+                  fields.sequence, fields.peer, fields.group, 0, self.segment_hash};
+    if (!replayed) thread.host_ns = 0;
+    self.trace.commit();
+    segment = self.segment_hash;
+    if (kind == RecordKind::kStep) {
+      self.trace.header().steps = steps;
+      self.segment_hash = 0;
+    }
+  }
+  if (kind == RecordKind::kStep) publish_step(steps, segment);
+}
+
+void record(RecordKind kind, void* stream_handle, std::uint32_t op, const RecordFields& fields) {
+  if (!recording()) return;
+  Stream* stream = find_stream(stream_handle);
+  if (stream && stream->capture && capture_record(*stream, kind, op, fields)) return;
+  append_record(kind, stream ? stream->index : 0, op, current_context(), fields);
+}
+
+std::uint32_t intern_operation(std::span<const std::byte> key, const std::function<std::string()>& describe) {
+  if (!recording()) return 0;
+  return process()
+      .operations.intern(key,
+                         [&](const InternTable::Entry& entry) {
+                           hashes().operations.set(entry.id, entry.hash);
+                           annotate("{\"op\": " + std::to_string(entry.id) + ", " + describe() + "}");
+                         })
+      .id;
+}
+
+std::uint32_t intern_context(std::string_view key, const std::function<std::string()>& describe) {
+  if (!recording()) return 0;
+  return process()
+      .contexts.intern(std::as_bytes(std::span(key.data(), key.size())),
+                       [&](const InternTable::Entry& entry) {
+                         hashes().contexts.set(entry.id, entry.hash);
+                         annotate("{\"context\": " + std::to_string(entry.id) + ", " + describe() + "}");
+                       })
+      .id;
+}
+
+void annotate(const std::string& json_line) {
+  if (recording()) process().trace.write_line(json_line);
+}
+
+void refuse(std::string_view library, std::string_view function) {
+  Process& self = process();
+  std::lock_guard lock(self.refusals_mutex);
+  if (recording()) ++self.trace.header().unsupported_count;
+  if (!self.refusals.emplace(library, function).second) return;
+  std::fprintf(stderr, "maya: %.*s (%.*s) is not emulated and was refused; a prediction will be INCOMPLETE\n",
+               static_cast<int>(function.size()), function.data(), static_cast<int>(library.size()), library.data());
+  annotate("{\"unsupported\": " + json_quote(function) + ", \"library\": " + json_quote(library) + "}");
+}
+
+std::string json_quote(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte == '"' || byte == '\\') {
+      quoted += '\\';
+      quoted += character;
+    } else if (byte < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+      quoted += escaped;
+    } else {
+      quoted += character;
+    }
+  }
+  return quoted + '"';
+}
+
+}  // namespace maya

@@ -1,0 +1,135 @@
+"""`maya predict` on real scripts, with the real CUDA build of PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+GPT = [
+    "--layers", "4", "--hidden", "512", "--heads", "8", "--seq", "512", "--micro-batch-size", "2",
+    "--accumulation-steps", "2", "--iterations", "500000",
+]  # fmt: skip
+
+MEGATRON = [
+    "--num-layers", "4", "--hidden-size", "512", "--num-attention-heads", "8", "--seq-length", "512",
+    "--max-position-embeddings", "512", "--vocab-size", "8192", "--micro-batch-size", "1",
+    "--global-batch-size", "16", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2",
+    "--bf16", "--train-iters", "500000", "--mock-data",
+]  # fmt: skip
+
+
+def breakdown_sums(prediction) -> None:
+    breakdown = prediction["breakdown_s"]
+    assert set(breakdown) == {"exposed_compute", "exposed_communication", "overlapped", "idle"}
+    assert sum(breakdown.values()) == pytest.approx(prediction["iteration_time_s"], rel=1e-6)
+
+
+def test_data_parallel_ranks_are_one_class_and_the_script_ends_by_itself(predict):
+    prediction = predict(["--gpus", "4"], EXAMPLES / "gpt/train.py", *GPT)
+    assert prediction["verdict"] == "FITS", prediction["message"]
+    assert prediction["ranks"] == {"world": 4, "launched": 4, "unique": 1}
+    breakdown_sums(prediction)
+    assert prediction["breakdown_s"]["exposed_communication"] > 0
+    assert sum(prediction["provenance"].values()) == pytest.approx(1.0)
+
+
+def test_megatron_with_tensor_and_pipeline_parallelism(predict):
+    prediction = predict(["--gpus", "8"], EXAMPLES / "megatron/pretrain_gpt.py", *MEGATRON)
+    assert prediction["verdict"] == "FITS", prediction["message"]
+    assert prediction["ranks"]["world"] == 8
+    assert prediction["ranks"]["unique"] <= 4
+    breakdown_sums(prediction)
+
+
+def test_all_reports_are_written(maya, tmp_path):
+    completed = maya(
+        "predict", "--gpus", "2", "--json", "p.json", "--perfetto", "p.trace.json", "--html", "p.html",
+        "--", EXAMPLES / "gpt/train.py", *GPT,
+    )  # fmt: skip
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads((tmp_path / "p.trace.json").read_text())["traceEvents"]
+    assert "<html" in (tmp_path / "p.html").read_text()
+
+
+def test_a_trace_simulated_twice_gives_the_same_bits(maya, tmp_path):
+    completed = maya("trace", "--gpus", "2", "--out", "trace", "--", EXAMPLES / "gpt/train.py", *GPT)
+    assert completed.returncode == 0, completed.stderr
+    for name in ("a.json", "b.json"):
+        assert maya("simulate", "trace", "--json", name).returncode == 0
+    first, second = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert first["iterations_s"] == second["iterations_s"]
+    assert maya("simulate", "trace", "--cluster", "dgx-a100", "--json", "c.json").returncode == 0
+    slower = json.loads((tmp_path / "c.json").read_text())
+    assert slower["iteration_time_s"] > first["iteration_time_s"]
+
+
+def test_out_of_memory_names_rank_allocation_and_shortfall(maya, tmp_path):
+    completed = maya(
+        "predict", "--json", "p.json", "--", EXAMPLES / "gpt/train.py",
+        "--layers", "40", "--hidden", "6144", "--heads", "48", "--seq", "2048",
+    )  # fmt: skip
+    assert completed.returncode == 3, completed.stdout + completed.stderr
+    prediction = json.loads((tmp_path / "p.json").read_text())
+    assert prediction["verdict"] == "OOM"
+    assert prediction["shortfall_bytes"] > 0
+    for word in ("rank 0", "GiB short", "CUDA out of memory. Tried to allocate"):
+        assert word in prediction["message"]
+
+
+def test_a_script_that_raises_shows_its_own_traceback(maya, script):
+    path = script("def helper():\n    raise ValueError('seven')\n\nhelper()\n")
+    completed = maya("predict", "--", path)
+    assert completed.returncode == 4
+    assert "ValueError: seven" in completed.stdout
+    assert f'File "{path}", line 2, in helper' in completed.stdout
+    assert "maya/launch" not in completed.stdout
+
+
+def test_a_script_that_exits_with_a_status_has_failed(maya, script):
+    completed = maya("predict", "--", script("import sys\nsys.exit(7)\n"))
+    assert completed.returncode == 4
+    assert "7" in completed.stdout
+
+
+def test_a_cpu_only_torch_is_refused_before_anything_runs(maya, script, tmp_path):
+    package = tmp_path / "site/torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('must not be imported')\n")
+    (package / "version.py").write_text("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    completed = maya("predict", "--", script("print('ran')"), environment=environment)
+    assert completed.returncode == 2
+    assert "2.13.0+cpu" in completed.stderr and "CPU-only" in completed.stderr
+    assert "ran" not in completed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["predict", "--", "missing.py"], "missing.py"),
+        (["predict", "--cluster", "dgx-z9", "--", __file__], "dgx-z9"),
+        (["predict", "--gpus", "0", "--", __file__], "--gpus"),
+        (["simulate", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_usage_is_one_clear_error(maya, arguments, says):
+    completed = maya(*arguments)
+    assert completed.returncode == 2
+    assert says in completed.stderr
+    assert "Traceback" not in completed.stderr
+
+
+def test_clusters_and_doctor_describe_this_installation(maya):
+    listed = maya("clusters")
+    assert listed.returncode == 0
+    for name in ("dgx-h100", "dgx-h200", "dgx-a100", "dgx-v100", "a40-8", "dgx-b200"):
+        assert name in listed.stdout
+    doctor = maya("doctor")
+    assert doctor.returncode == 0, doctor.stdout
+    for word in ("implemented", "accepted", "refused", "2."):
+        assert word in doctor.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,9 @@ class Job:
     iterations: int | None = None  # steady iterations to see; None: found
     deduplicate: bool = True
     timeout_s: float = 600.0
+
+    def keeping_all_ranks(self) -> Job:
+        return replace(self, deduplicate=False)
 
 
 @dataclass(frozen=True)
@@ -50,3 +53,13 @@ class Run:
     failed_rank: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # launch, emulate
     notes: tuple[str, ...] = ()
+
+    @property
+    def deduplicated(self) -> bool:
+        return len(set(self.representative_of)) < self.world
+
+    def with_note(self, note: str) -> Run:
+        return replace(self, notes=(*self.notes, note))
+
+    def with_seconds(self, seconds: dict[str, float]) -> Run:
+        return replace(self, seconds=seconds)

@@ -1,0 +1,102 @@
+"""The environment a rank runs in: the emulator preloaded, and what `torchrun` would have set."""
+
+from __future__ import annotations
+
+import importlib.resources
+import importlib.util
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from maya.errors import MayaError
+
+# Names under which libraries and Triton look for what the emulator provides.
+ALIASES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
+
+
+class LaunchError(MayaError):
+    """This machine, this PyTorch or this script cannot be launched."""
+
+
+def emulator_library() -> Path:
+    """The preloaded library. Raises LaunchError when the package was installed without it."""
+    found = importlib.resources.files("maya.launch") / "native" / "libmaya_cuda.so"
+    path = Path(str(found))
+    if not path.is_file():
+        raise LaunchError(f"{path} is missing: install Maya from a wheel, or build it with pip install .")
+    return path
+
+
+def require_cuda_build() -> str:
+    """The CUDA version of the installed PyTorch, found without importing it.
+
+    Raises LaunchError when PyTorch is missing or CPU-only: Maya runs the CUDA build.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise LaunchError(
+            "PyTorch is not installed here; Maya runs its CUDA build: pip install torch==2.11.0"
+        )
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    version = re.search(r"__version__ = '([^']+)'", text)
+    cuda = re.search(r"^cuda: Optional\[str\] = '([^']+)'", text, re.MULTILINE)
+    if cuda is None:
+        raise LaunchError(
+            f"torch {version.group(1) if version else '?'} is a CPU-only build; Maya runs the CUDA build of PyTorch "
+            "(it needs no GPU): pip install torch==2.11.0"
+        )
+    return cuda.group(1)
+
+
+def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:
+    """`environment` with the emulator in front of every CUDA library; `directory` gets the aliases."""
+    library = emulator_library()
+    for alias in ALIASES:
+        link = directory / alias
+        if not link.exists():
+            link.symlink_to(library)
+    result = {**environment}
+    result.pop("CUDA_VISIBLE_DEVICES", None)  # every rank sees the whole virtual node
+    result["LD_PRELOAD"] = _joined(str(library), environment.get("LD_PRELOAD"))
+    result["LD_LIBRARY_PATH"] = _joined(str(directory), environment.get("LD_LIBRARY_PATH"))
+    result["NVTX_INJECTION64_PATH"] = str(library)
+    result["TRITON_LIBCUDA_PATH"] = str(directory)
+    # Ranks share few cores: compile in the rank itself rather than in a pool of workers each.
+    result.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    result.setdefault("OMP_NUM_THREADS", "1")
+    return result
+
+
+def rank_environment(rank: int, world: int, gpus_per_node: int, port: int) -> dict[str, str]:
+    """What `torchrun` sets for one rank; the rendezvous store is the launcher's own."""
+    local_world = min(world, gpus_per_node)
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(rank % gpus_per_node),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "GROUP_RANK": str(rank // gpus_per_node),
+        "GROUP_WORLD_SIZE": str(-(-world // gpus_per_node)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "maya",
+    }
+
+
+def scratch_directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="maya-launch-")
+
+
+def available_cores() -> tuple[int, ...]:
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def _joined(first: str, rest: str | None) -> str:
+    return f"{first}:{rest}" if rest else first

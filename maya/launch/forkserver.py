@@ -1,0 +1,222 @@
+"""The launcher's side: starts the fork server, starts ranks, and judges how a job ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from maya.clusters.types import Cluster
+from maya.launch.control import Control
+from maya.launch.device import device_lines, write_rank_config
+from maya.launch.environment import (
+    LaunchError,
+    available_cores,
+    preloaded,
+    rank_environment,
+    require_cuda_build,
+    scratch_directory,
+)
+from maya.launch.imports import ALWAYS, heavy_imports
+from maya.launch.types import Job, Run
+from maya.launch.watch import Watch
+
+START_SECONDS = 120.0  # for the heavy imports
+
+
+class ForkServer:
+    """Runs jobs on virtual devices of one cluster. A context manager; one job at a time.
+
+    The heavy imports of a script are paid for at its first job. Raises LaunchError when this machine cannot launch:
+    no CUDA build of PyTorch, no emulator, a fork server that does not come up.
+    """
+
+    def __init__(self, cluster: Cluster, *, cores: tuple[int, ...] | None = None) -> None:
+        self.cluster = cluster
+        self.cores = cores or available_cores()
+        self._cuda_version = require_cuda_build()
+        self._scratch = scratch_directory()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._warmed_for: tuple[str, ...] = ()
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._scratch.cleanup()
+
+    def run(self, job: Job, directory: Path) -> Run:
+        """Launches every rank of `job`, sees its iterations repeat, stops it. Rank traces go to `directory`."""
+        directory = directory.resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        started = time.perf_counter()
+        self._warm(job)
+        run = self._run_once(job, directory, started)
+        if run.status == "failed" and run.deduplicated:
+            # A surviving rank may have missed one that ended; without merging it cannot.
+            job = job.keeping_all_ranks()
+            again = self._run_once(job, directory, time.perf_counter())
+            if again.status != "failed":
+                note = "ranks of identical work were kept running: the script failed without them"
+                return again.with_note(note)
+        return run
+
+    def _run_once(self, job: Job, directory: Path, started: float) -> Run:
+        for stale in directory.glob("rank-*"):
+            stale.unlink()
+        control = Control(directory / "control", job.world)
+        try:
+            watch = Watch(job, control, directory, self._connection_or_fail())
+            self._start(job, directory, control)
+            return watch.until_done(started)
+        finally:
+            self._connection_or_fail().kill_all()
+            control.close()
+
+    def _start(self, job: Job, directory: Path, control: Control) -> None:
+        port = self._start_store(directory, job.world)
+        gpus = self.cluster.node.gpus
+        device = device_lines(self.cluster, self._cuda_version)
+        for rank in range(job.world):
+            config = directory / f"rank-{rank:05d}.config"
+            write_rank_config(
+                config, device, directory=directory, control=control.path,
+                rank=rank, world=job.world, gpus_per_node=gpus,
+            )  # fmt: skip
+            self._connection_or_fail().send(
+                {
+                    "do": "rank",
+                    "name": f"rank {rank}",
+                    "config": str(config),
+                    "script": job.script,
+                    "module": job.module,
+                    "argv": list(job.argv),
+                    "cwd": str(Path.cwd()),
+                    "cores": [self.cores[rank % len(self.cores)]],
+                    "environment": {**job.environment, **rank_environment(rank, job.world, gpus, port)},
+                    "stdout": str(directory / f"rank-{rank:05d}.stdout"),
+                    "stderr": str(directory / f"rank-{rank:05d}.stderr"),
+                    "outcome": str(directory / f"rank-{rank:05d}.outcome"),
+                }
+            )
+
+    def _start_store(self, directory: Path, world: int) -> int:
+        port_file = directory / "rank-store.port"
+        self._connection_or_fail().send(
+            {"do": "store", "name": "store", "port_file": str(port_file), "world": world}
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if port_file.exists():
+                return int(port_file.read_text())
+            time.sleep(0.002)
+        raise LaunchError("the rendezvous store did not start")
+
+    def _warm(self, job: Job) -> None:
+        own = [] if job.module else heavy_imports(Path(job.script))
+        wanted = (*ALWAYS, *own)
+        if self._warmed_for == wanted and self._process is not None and self._process.poll() is None:
+            return
+        answer = self._start_server(wanted)
+        if answer["rank_dependent"] or answer["cuda_initialised"]:
+            # These packages look at their rank, or at a device, while they are imported: each rank does it itself.
+            self._start_server(ALWAYS)
+        self._warmed_for = wanted
+
+    def _start_server(self, modules: tuple[str, ...]) -> dict[str, Any]:
+        self.stop()
+        ours, theirs = socket.socketpair()
+        environment = preloaded(dict(os.environ), Path(self._scratch.name))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "maya.launch.server", str(theirs.fileno())],
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        theirs.close()
+        self._connection = Connection(ours)
+        self._connection.send({"do": "warm", "modules": list(modules), "path": []})
+        for answer in self._connection.answers(START_SECONDS):
+            return answer
+        raise LaunchError(f"the fork server did not start: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        assert self._process is not None and self._process.stderr is not None
+        self._process.kill()
+        return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "no output"
+
+    def _connection_or_fail(self) -> Connection:
+        if self._connection is None:
+            raise LaunchError("the fork server is not running")
+        return self._connection
+
+    def stop(self) -> None:
+        """Ends the fork server and every process it forked."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.wait()
+            if self._process.stderr is not None:
+                self._process.stderr.close()
+            self._process = None
+
+
+class Connection:
+    """JSON lines to and from the fork server; knows which of its children live."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._buffer = b""
+        self._pending: list[dict[str, Any]] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(end, selectors.EVENT_READ)
+        self.living: dict[str, int] = {}  # name -> pid
+
+    def close(self) -> None:
+        self._selector.close()
+        self._socket.close()
+
+    def send(self, request: dict[str, Any]) -> None:
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
+
+    def answers(self, timeout: float) -> Iterator[dict[str, Any]]:
+        """What has arrived, waiting up to `timeout` seconds for the first. Raises LaunchError at the socket's end."""
+        if self._selector.select(timeout):
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise LaunchError("the fork server ended unexpectedly")
+            *lines, self._buffer = (self._buffer + data).split(b"\n")
+            self._pending += [json.loads(line) for line in lines]
+        while self._pending:
+            answer = self._pending.pop(0)
+            if "started" in answer:
+                self.living[answer["started"]] = answer["pid"]
+            elif "ended" in answer:
+                self.living.pop(answer["ended"], None)
+            yield answer
+
+    def kill(self, names: list[str]) -> None:
+        self.send({"do": "kill", "names": names})
+
+    def kill_all(self) -> None:
+        """Kills every child and waits until they are gone."""
+        self.kill(list(self.living))
+        deadline = time.monotonic() + 30
+        while self.living and time.monotonic() < deadline:
+            for _ in self.answers(0.05):
+                pass

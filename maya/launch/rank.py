@@ -1,0 +1,131 @@
+"""What a forked process does: become a rank (or the rendezvous store) and run the user's script as `__main__`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def main(request: dict[str, Any]) -> int:
+    """Runs in the fork; returns its exit status."""
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if request["do"] == "store":
+        return _serve_store(Path(request["port_file"]), request["world"])
+    _redirect(request["stdout"], request["stderr"])
+    os.sched_setaffinity(0, request["cores"])
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    _reseed()
+    if ctypes.CDLL(None).maya_begin_rank(request["config"].encode()) != 0:
+        return 1
+    outcome = _run_script(request)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    path = Path(request["outcome"])
+    path.with_suffix(".partial").write_text(json.dumps(outcome))
+    path.with_suffix(".partial").rename(path)
+    return 0
+
+
+def _serve_store(port_file: Path, world: int) -> int:
+    """The rendezvous, in a process of its own: it has threads, and a fork server must not."""
+    from torch._C._distributed_c10d import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, world, is_master=True, wait_for_workers=False)
+    port_file.with_suffix(".partial").write_text(str(store.port))
+    port_file.with_suffix(".partial").rename(port_file)
+    while True:
+        signal.pause()
+
+
+def _redirect(stdout: str, stderr: str) -> None:
+    for descriptor, path in ((0, os.devnull), (1, stdout), (2, stderr)):
+        flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+
+
+def _reseed() -> None:
+    """Processes started one by one differ in their random state; forks would share it."""
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+
+
+def _run_script(request: dict[str, Any]) -> dict[str, Any]:
+    name, module = request["script"], request["module"]
+    sys.argv = [name, *request["argv"]]
+    _name_operators()
+    try:
+        if module:
+            import runpy
+
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            _run_path(name)
+    except SystemExit as leave:
+        if leave.code in (None, 0):
+            return {"status": "finished"}
+        return {"status": "raised", "message": f"the script called sys.exit({leave.code!r})", "traceback": ""}
+    except BaseException as error:
+        return _describe(error)
+    return {"status": "finished"}
+
+
+def _run_path(name: str) -> None:
+    path = os.path.abspath(name)  # noqa: PTH100 - as the interpreter does it: symbolic links stay
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = main
+    source = Path(path).read_bytes()
+    exec(compile(source, path, "exec"), main.__dict__)
+
+
+def _name_operators() -> None:
+    """Has PyTorch announce each operator and its shapes through NVTX, which the emulator listens to.
+
+    `torch.autograd.profiler.emit_nvtx` would synchronise, and so create a CUDA context before the script has
+    chosen its device.
+    """
+    from torch._C import _autograd as profiling  # type: ignore[attr-defined]
+
+    config = profiling.ProfilerConfig(
+        profiling.ProfilerState.NVTX, True, False, False, False, False, profiling._ExperimentalConfig()
+    )
+    profiling._enable_profiler(config, set())
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    import torch
+
+    out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    return {
+        "status": "oom" if out_of_memory else "raised",
+        "message": f"{type(error).__name__}: {error}",
+        "traceback": _own_traceback(error),
+    }
+
+
+def _own_traceback(error: BaseException) -> str:
+    """The traceback without the frames of this file and of runpy."""
+    described = traceback.TracebackException.from_exception(error)
+    hidden = (__file__, "<frozen runpy>")
+    described.stack = traceback.StackSummary.from_list(
+        [frame for frame in described.stack if frame.filename not in hidden]
+    )
+    return "".join(described.format())

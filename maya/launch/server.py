@@ -1,0 +1,155 @@
+"""The fork server: `python -m maya.launch.server` under the emulator.
+
+It imports what is heavy once and forks a process per request. Requests and answers are JSON lines on the socket whose
+descriptor is its argument; the end of the socket ends it and everything it forked.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+# Modules that look at these while they are imported must be imported by each rank itself.
+RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)
+
+
+class Server:
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.buffer = b""
+        self.children: dict[int, str] = {}  # pid -> name
+        self.woken, waker = os.pipe()
+        for end in (self.woken, waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides when the ranks end
+
+    def serve(self) -> None:
+        while True:
+            ready, _, _ = select.select([self.connection.fileno(), self.woken], [], [])
+            if self.woken in ready:
+                self._drain()
+            self._reap()
+            if self.connection.fileno() in ready and not self._receive():
+                self._kill_all()
+                return
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self.woken, 512):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _receive(self) -> bool:
+        data = self.connection.recv(1 << 16)
+        self.buffer += data
+        *lines, self.buffer = self.buffer.split(b"\n")
+        for line in lines:
+            self._handle(json.loads(line))
+        return bool(data)
+
+    def _handle(self, request: dict[str, Any]) -> None:
+        if request["do"] == "warm":
+            self._send(warm(request["modules"], request["path"]))
+        elif request["do"] == "kill":
+            self._kill(request["names"])
+        else:
+            self._fork(request)
+
+    def _fork(self, request: dict[str, Any]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                self.connection.close()
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                from maya.launch import rank
+
+                status = rank.main(request)
+            finally:
+                os._exit(status)
+        self.children[pid] = request["name"]
+        self._send({"started": request["name"], "pid": pid})
+
+    def _reap(self) -> None:
+        for pid in list(self.children):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                name = self.children.pop(pid)
+                self._send({"ended": name, "code": os.waitstatus_to_exitcode(status)})
+
+    def _kill(self, names: list[str]) -> None:
+        for pid, name in self.children.items():
+            if name in names:
+                kill_group(pid)
+
+    def _kill_all(self) -> None:
+        for pid in self.children:
+            kill_group(pid)
+
+    def _send(self, answer: dict[str, Any]) -> None:
+        self.connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def kill_group(pid: int) -> None:
+    """Kills a rank and whatever it started: each rank leads a process group."""
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def warm(modules: list[str], path: list[str]) -> dict[str, Any]:
+    """Imports `modules` with `path` in front of sys.path. Says which of them read a rank's variables."""
+    sys.path[:0] = path
+    watched = type(os.environ)
+    read: set[str] = set()
+    original = watched.__getitem__
+
+    def watch(self: Any, key: str) -> str:
+        if key in RANK_VARIABLES:
+            read.add(key)
+        return original(self, key)
+
+    rank_dependent: list[str] = []
+    imported: list[str] = []
+    watched.__getitem__ = watch  # type: ignore[method-assign]
+    try:
+        for module in modules:
+            read.clear()
+            try:
+                importlib.import_module(module)
+            except Exception:  # the rank will meet it again, and report it as the script's own
+                continue
+            (rank_dependent if read else imported).append(module)
+    finally:
+        watched.__getitem__ = original  # type: ignore[method-assign]
+    del sys.path[: len(path)]
+    torch = sys.modules.get("torch")
+    initialised = bool(torch and torch.cuda.is_initialized())
+    gc.collect()
+    gc.freeze()  # pages of what is imported stay shared with the ranks
+    return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    Server(connection).serve()
+
+
+if __name__ == "__main__":
+    main()

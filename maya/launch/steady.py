@@ -1,0 +1,33 @@
+"""When do iterations repeat? Segments lie between optimizer steps; a few of them are one iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# A script may take several optimizer steps an iteration (a GAN takes two); more than this is no iteration.
+MAX_PERIOD = 8
+
+
+def steady_period(hashes: Sequence[Sequence[int]], iterations: int) -> int | None:
+    """The fewest segments after which every rank's stream repeats, seen `iterations` times in a row.
+
+    `hashes[r]` are the segment hashes of rank r from its first step on, all of one length. The first segment holds
+    initialisation and never counts. None while no period shows.
+    """
+    steps = len(hashes[0])
+    for period in range(1, MAX_PERIOD + 1):
+        if period * iterations > steps - 1:
+            return None
+        if all(_repeats(rank[-period * iterations :], period) for rank in hashes):
+            return period
+    return None
+
+
+def _repeats(tail: Sequence[int], period: int) -> bool:
+    return all(tail[at] == tail[at - period] for at in range(period, len(tail)))
+
+
+def classes(first_segments: Sequence[int]) -> list[int]:
+    """For each rank, the lowest rank whose first segment has the same hash."""
+    representative: dict[int, int] = {}
+    return [representative.setdefault(value, rank) for rank, value in enumerate(first_segments)]

@@ -138,15 +138,17 @@ class ForkServer:
     def _start_server(self, modules: tuple[str, ...]) -> dict[str, Any]:
         self.stop()
         ours, theirs = socket.socketpair()
-        environment = preloaded(dict(os.environ), Path(self._scratch.name))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "maya.launch.server", str(theirs.fileno())],
-            env=environment,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        scratch = Path(self._scratch.name)
+        environment = preloaded(dict(os.environ), scratch)
+        with (scratch / "server.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "maya.launch.server", str(theirs.fileno())],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         theirs.close()
         self._connection = Connection(ours)
         self._connection.send({"do": "warm", "modules": list(modules), "path": []})
@@ -155,9 +157,8 @@ class ForkServer:
         raise LaunchError(f"the fork server did not start: {self._last_words()}")
 
     def _last_words(self) -> str:
-        assert self._process is not None and self._process.stderr is not None
-        self._process.kill()
-        return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "no output"
+        log = Path(self._scratch.name) / "server.log"
+        return log.read_text(errors="replace").strip()[-2000:] or "it printed nothing"
 
     def _connection_or_fail(self) -> Connection:
         if self._connection is None:
@@ -171,8 +172,6 @@ class ForkServer:
             self._connection = None
         if self._process is not None:
             self._process.wait()
-            if self._process.stderr is not None:
-                self._process.stderr.close()
             self._process = None
 
 

@@ -102,12 +102,11 @@ def _name_operators() -> None:
     `torch.autograd.profiler.emit_nvtx` would synchronise, and so create a CUDA context before the script has
     chosen its device.
     """
-    from torch._C import _autograd as profiling  # type: ignore[attr-defined]
+    from torch._C._autograd import _enable_profiler
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
-    config = profiling.ProfilerConfig(
-        profiling.ProfilerState.NVTX, True, False, False, False, False, profiling._ExperimentalConfig()
-    )
-    profiling._enable_profiler(config, set())
+    config = ProfilerConfig(ProfilerState.NVTX, True, False, False, False, False, _ExperimentalConfig())
+    _enable_profiler(config, set())
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

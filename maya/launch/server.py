@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from typing import Any
 
 # Modules that look at these while they are imported must be imported by each rank itself.
@@ -79,6 +80,8 @@ class Server:
                 from maya.launch import rank
 
                 status = rank.main(request)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(status)
         self.children[pid] = request["name"]

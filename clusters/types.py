@@ -43,6 +43,7 @@ class Link(_Frozen):
 class Node(_Frozen):
     gpus: int = Field(gt=0)
     link: Link  # between the devices of a node
+    pair_link: Link | None = None  # within the pairs 0-1, 2-3, ...: an NVLink bridge beside `link`
     nics: int = Field(gt=0)
     nic: Link  # each NIC's
 
@@ -58,3 +59,7 @@ class Cluster(_Frozen):
 
     def node_of(self, rank: int) -> int:
         return rank // self.node.gpus
+
+    def nodes(self, gpus: int) -> int:
+        """How many nodes hold `gpus` devices, filled in order of rank."""
+        return -(-gpus // self.node.gpus)

@@ -1,0 +1,242 @@
+"""Megatron's flags, as far as this example goes, and the checks that Megatron makes of them."""
+
+import argparse
+import os
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Pretrain a GPT with megatron-core.", allow_abbrev=False)
+    _model(parser.add_argument_group("model"))
+    _parallelism(parser.add_argument_group("parallelism"))
+    _training(parser.add_argument_group("training"))
+    _fusions(parser.add_argument_group("fusions"))
+    args = parser.parse_args()
+    args.rank = int(os.environ.get("RANK", "0"))
+    args.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    args.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    validate(args)
+    return args
+
+
+def _model(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--num-layers", type=int, required=True)
+    group.add_argument("--hidden-size", type=int, required=True)
+    group.add_argument("--ffn-hidden-size", type=int, help="default 4 * hidden, with --swiglu 8/3 of it")
+    group.add_argument("--num-attention-heads", type=int, required=True)
+    group.add_argument("--kv-channels", type=int, help="default hidden / heads")
+    group.add_argument("--group-query-attention", action="store_true")
+    group.add_argument("--num-query-groups", type=int, default=1)
+    group.add_argument("--seq-length", type=int, required=True)
+    group.add_argument("--max-position-embeddings", type=int, help="default: the sequence length")
+    group.add_argument("--vocab-size", type=int, default=50257)
+    group.add_argument("--make-vocab-size-divisible-by", type=int, default=128)
+    group.add_argument("--position-embedding-type", choices=["learned_absolute", "rope"],
+                       default="learned_absolute")  # fmt: skip
+    group.add_argument("--rotary-base", type=int, default=10000)
+    group.add_argument("--rotary-percent", type=float, default=1.0)
+    group.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
+    group.add_argument("--norm-epsilon", type=float, default=1e-5)
+    group.add_argument("--swiglu", action="store_true")
+    group.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")
+    group.add_argument("--add-qkv-bias", action="store_true")
+    group.add_argument("--untie-embeddings-and-output-weights", action="store_true")
+    group.add_argument("--attention-dropout", type=float, default=0.1)
+    group.add_argument("--hidden-dropout", type=float, default=0.1)
+    group.add_argument("--init-method-std", type=float, default=0.02)
+    group.add_argument("--transformer-impl", choices=["local", "transformer_engine"], default="local")
+    group.add_argument("--attention-backend", choices=["auto", "flash", "unfused"], default="auto",
+                       help="local: flash is PyTorch's fused attention, auto is unfused")  # fmt: skip
+    group.add_argument("--use-flash-attn", action="store_const", const="flash", dest="attention_backend")
+
+
+def _parallelism(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--tensor-model-parallel-size", type=int, default=1)
+    group.add_argument("--pipeline-model-parallel-size", type=int, default=1)
+    group.add_argument("--num-layers-per-virtual-pipeline-stage", type=int)
+    group.add_argument("--num-virtual-stages-per-pipeline-rank", type=int)
+    group.add_argument("--no-overlap-p2p-communication", action="store_false", dest="overlap_p2p_comm")
+    group.add_argument("--context-parallel-size", type=int, default=1)
+    group.add_argument("--sequence-parallel", action="store_true")
+    group.add_argument("--use-distributed-optimizer", action="store_true")
+    group.add_argument("--overlap-grad-reduce", action="store_true")
+    group.add_argument("--overlap-param-gather", action="store_true")
+    group.add_argument("--no-align-grad-reduce", action="store_false", dest="align_grad_reduce")
+    group.add_argument("--no-align-param-gather", action="store_false", dest="align_param_gather")
+    group.add_argument("--ddp-bucket-size", type=int)
+    group.add_argument("--grad-reduce-in-bf16", action="store_true")
+    group.add_argument("--recompute-activations", action="store_const", const="selective",
+                       dest="recompute_granularity")  # fmt: skip
+    group.add_argument("--recompute-granularity", choices=["full", "selective"])
+    group.add_argument("--recompute-method", choices=["uniform", "block"])
+    group.add_argument("--recompute-num-layers", type=int)
+    group.add_argument("--distribute-saved-activations", action="store_true")
+    group.add_argument("--distributed-timeout-minutes", type=int, default=10)
+
+
+def _training(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--micro-batch-size", type=int, required=True)
+    group.add_argument("--global-batch-size", type=int, help="default: one micro-batch a data-parallel rank")
+    group.add_argument("--train-iters", type=int, required=True)
+    group.add_argument("--mock-data", action="store_true", help="random tokens; there is no other data here")
+    group.add_argument("--bf16", action="store_true")
+    group.add_argument("--fp16", action="store_true")
+    group.add_argument("--loss-scale", type=float, help="fp16: constant instead of dynamic")
+    group.add_argument("--initial-loss-scale", type=float, default=2.0**32)
+    group.add_argument("--lr", type=float, default=1.5e-4)
+    group.add_argument("--min-lr", type=float, default=0.0)
+    group.add_argument("--lr-decay-style", choices=["constant", "linear", "cosine"], default="linear")
+    group.add_argument("--lr-decay-iters", type=int, help="default: --train-iters")
+    group.add_argument("--lr-warmup-iters", type=int, default=0)
+    group.add_argument("--lr-warmup-fraction", type=float)
+    group.add_argument("--weight-decay", type=float, default=0.01)
+    group.add_argument("--clip-grad", type=float, default=1.0)
+    group.add_argument("--adam-beta1", type=float, default=0.9)
+    group.add_argument("--adam-beta2", type=float, default=0.999)
+    group.add_argument("--adam-eps", type=float, default=1e-8)
+    group.add_argument("--no-check-for-nan-in-loss-and-grad", action="store_false",
+                       dest="check_for_nan_in_loss_and_grad")  # fmt: skip
+    group.add_argument("--log-interval", type=int, default=100)
+    group.add_argument("--seed", type=int, default=1234)
+
+
+def _fusions(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--no-bias-gelu-fusion", action="store_false", dest="bias_gelu_fusion")
+    group.add_argument("--no-bias-swiglu-fusion", action="store_false", dest="bias_swiglu_fusion")
+    group.add_argument("--no-bias-dropout-fusion", action="store_false", dest="bias_dropout_fusion")
+    group.add_argument("--no-masked-softmax-fusion", action="store_false", dest="masked_softmax_fusion")
+    group.add_argument("--no-rope-fusion", action="store_false", dest="apply_rope_fusion")
+    group.add_argument("--no-gradient-accumulation-fusion", action="store_false",
+                       dest="gradient_accumulation_fusion")  # fmt: skip
+    group.add_argument("--cross-entropy-loss-fusion", action="store_true")
+
+
+def validate(args: argparse.Namespace) -> None:
+    """Fills in what follows from other flags. Raises ValueError that shows the arithmetic."""
+    _validate_parallelism(args)
+    _validate_model(args)
+    _validate_batch(args)
+    _validate_recomputation(args)
+    if not args.mock_data:
+        raise ValueError("this example trains on random tokens only: add --mock-data")
+    if args.bf16 and args.fp16:
+        raise ValueError("--bf16 and --fp16 exclude each other")
+    if args.overlap_param_gather and not args.use_distributed_optimizer:
+        raise ValueError("--overlap-param-gather needs --use-distributed-optimizer")
+    if args.overlap_param_gather and not args.overlap_grad_reduce:
+        raise ValueError("--overlap-param-gather needs --overlap-grad-reduce")
+
+
+def _validate_parallelism(args: argparse.Namespace) -> None:
+    tp, pp, cp = (
+        args.tensor_model_parallel_size,
+        args.pipeline_model_parallel_size,
+        args.context_parallel_size,
+    )
+    if args.world_size % (tp * pp * cp):
+        raise ValueError(
+            f"world size ({args.world_size}) is not divisible by tensor-model-parallel-size ({tp}) * "
+            f"pipeline-model-parallel-size ({pp}) * context-parallel-size ({cp}) = {tp * pp * cp}"
+        )
+    args.data_parallel_size = args.world_size // (tp * pp * cp)
+    if cp > 1 and args.transformer_impl == "local":
+        raise ValueError("--context-parallel-size > 1 needs --transformer-impl transformer_engine")
+    if cp > 1 and args.seq_length % (2 * cp):
+        raise ValueError(
+            f"seq-length ({args.seq_length}) is not divisible by 2 * context-parallel-size ({cp})"
+        )
+    if args.sequence_parallel and tp == 1:
+        args.sequence_parallel = False  # as Megatron does: there is nothing to split over
+    if args.sequence_parallel and args.seq_length % tp:
+        raise ValueError(
+            f"seq-length ({args.seq_length}) is not divisible by tensor-model-parallel-size ({tp}), "
+            "which --sequence-parallel needs"
+        )
+    if args.num_layers % pp:
+        raise ValueError(
+            f"num-layers ({args.num_layers}) is not divisible by pipeline-model-parallel-size ({pp})"
+        )
+    _validate_virtual_pipeline(args, args.num_layers // pp)
+
+
+def _validate_virtual_pipeline(args: argparse.Namespace, layers: int) -> None:
+    """Sets `virtual_pipeline_model_parallel_size`; `layers` are those of one pipeline rank."""
+    each, stages = args.num_layers_per_virtual_pipeline_stage, args.num_virtual_stages_per_pipeline_rank
+    args.virtual_pipeline_model_parallel_size = None
+    if each is not None and stages is not None:
+        raise ValueError(
+            "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank "
+            "exclude each other"
+        )
+    if each is None and stages is None:
+        return
+    if args.pipeline_model_parallel_size == 1:
+        raise ValueError("virtual pipeline stages need --pipeline-model-parallel-size of 2 or more")
+    count, what = (each, "per virtual stage") if stages is None else (stages, "virtual stages")
+    if count < 1 or layers % count:
+        raise ValueError(f"{layers} layers a pipeline rank are not divisible by {count} ({what})")
+    size = layers // each if stages is None else stages
+    args.virtual_pipeline_model_parallel_size = size if size > 1 else None
+
+
+def _validate_model(args: argparse.Namespace) -> None:
+    tp, heads = args.tensor_model_parallel_size, args.num_attention_heads
+    if args.kv_channels is None:
+        if args.hidden_size % heads:
+            raise ValueError(
+                f"hidden-size ({args.hidden_size}) is not divisible by num-attention-heads ({heads})"
+            )
+        args.kv_channels = args.hidden_size // heads
+    if heads % tp:
+        raise ValueError(
+            f"num-attention-heads ({heads}) is not divisible by tensor-model-parallel-size ({tp})"
+        )
+    args.num_query_groups = args.num_query_groups if args.group_query_attention else heads
+    if heads % args.num_query_groups:
+        raise ValueError(
+            f"num-attention-heads ({heads}) is not divisible by num-query-groups ({args.num_query_groups})"
+        )
+    if args.num_query_groups % tp:
+        raise ValueError(
+            f"num-query-groups ({args.num_query_groups}) is not divisible by "
+            f"tensor-model-parallel-size ({tp})"
+        )
+    if args.ffn_hidden_size is None:
+        # SwiGLU has three matrices instead of two; a multiple of 64 as in Megatron-LM.
+        swiglu = int(4 * args.hidden_size * 2 / 3 / 64) * 64
+        args.ffn_hidden_size = swiglu if args.swiglu else 4 * args.hidden_size
+    if args.max_position_embeddings is None:
+        args.max_position_embeddings = args.seq_length
+    if args.max_position_embeddings < args.seq_length:
+        raise ValueError(
+            f"max-position-embeddings ({args.max_position_embeddings}) is less than "
+            f"seq-length ({args.seq_length})"
+        )
+    multiple = args.make_vocab_size_divisible_by * tp
+    args.padded_vocab_size = -(-args.vocab_size // multiple) * multiple
+
+
+def _validate_batch(args: argparse.Namespace) -> None:
+    micro, dp = args.micro_batch_size, args.data_parallel_size
+    if args.global_batch_size is None:
+        args.global_batch_size = micro * dp
+    if args.global_batch_size % (micro * dp):
+        raise ValueError(
+            f"global-batch-size ({args.global_batch_size}) is not divisible by micro-batch-size ({micro}) * "
+            f"data-parallel size ({dp})"
+        )
+    args.num_microbatches = args.global_batch_size // (micro * dp)
+    pp = args.pipeline_model_parallel_size
+    if args.virtual_pipeline_model_parallel_size and args.num_microbatches % pp:
+        raise ValueError(
+            f"number of micro-batches ({args.num_microbatches}) is not divisible by "
+            f"pipeline-model-parallel-size ({pp}), which virtual pipeline stages need"
+        )
+
+
+def _validate_recomputation(args: argparse.Namespace) -> None:
+    if args.recompute_granularity == "full" and args.recompute_method is None:
+        raise ValueError("--recompute-granularity full needs --recompute-method")
+    if args.recompute_granularity != "full" and args.recompute_method is not None:
+        raise ValueError("--recompute-method needs --recompute-granularity full")
+    if args.recompute_method is not None and args.recompute_num_layers is None:
+        raise ValueError("--recompute-method needs --recompute-num-layers")

@@ -1,0 +1,386 @@
+"""Pretrain a GPT with megatron-core: tensor, pipeline, virtual pipeline, sequence and data parallel.
+
+    torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 \\
+        --seq-length 1024 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \\
+        --micro-batch-size 4 --global-batch-size 64 --train-iters 100 --bf16 --mock-data
+"""
+
+import argparse
+import datetime
+import importlib.util
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from arguments import parse_args
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer.module import Float16Module, MegatronModule
+from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
+from torch.nn import functional
+
+# What torchrun would set, for one GPU without it.
+ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
+
+Batch = dict[str, torch.Tensor | None]
+
+
+class FlashAttention(MegatronModule):
+    """Causal attention through PyTorch's fused kernels, in the place of Megatron's DotProductAttention."""
+
+    def __init__(self, config: TransformerConfig, softmax_scale: float | None = None, **_: object) -> None:
+        super().__init__(config=config)
+        self.scale = softmax_scale
+
+    def forward(self, query, key, value, attention_mask=None, **_):  # each [seq, batch, heads, channels]
+        q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+        options = {
+            "dropout_p": self.config.attention_dropout if self.training else 0.0,
+            "is_causal": True,
+            "scale": self.scale,
+            "enable_gqa": q.size(1) != k.size(1),
+        }
+        with tensor_parallel.get_cuda_rng_tracker().fork():  # each tensor rank drops its own heads' weights
+            context = functional.scaled_dot_product_attention(q, k, v, **options)
+        return context.permute(2, 0, 1, 3).flatten(2)  # [seq, batch, heads * channels]
+
+
+def initialize(args: argparse.Namespace) -> None:
+    torch.cuda.set_device(args.local_rank)
+    dist.init_process_group("nccl", timeout=datetime.timedelta(minutes=args.distributed_timeout_minutes))
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=args.tensor_model_parallel_size,
+        pipeline_model_parallel_size=args.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
+        context_parallel_size=args.context_parallel_size,
+        create_gloo_process_groups=False,  # they serve checkpoints, which are not written here
+    )
+    seed = args.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
+    torch.manual_seed(seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
+
+
+def transformer_config(args: argparse.Namespace) -> TransformerConfig:
+    return TransformerConfig(
+        num_layers=args.num_layers,
+        hidden_size=args.hidden_size,
+        ffn_hidden_size=args.ffn_hidden_size,
+        num_attention_heads=args.num_attention_heads,
+        num_query_groups=args.num_query_groups,
+        kv_channels=args.kv_channels,
+        normalization=args.normalization,
+        layernorm_epsilon=args.norm_epsilon,
+        add_bias_linear=args.add_bias_linear,
+        add_qkv_bias=args.add_qkv_bias,
+        gated_linear_unit=args.swiglu,
+        activation_func=functional.silu if args.swiglu else functional.gelu,
+        attention_dropout=args.attention_dropout,
+        hidden_dropout=args.hidden_dropout,
+        init_method_std=args.init_method_std,
+        tensor_model_parallel_size=args.tensor_model_parallel_size,
+        pipeline_model_parallel_size=args.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
+        context_parallel_size=args.context_parallel_size,
+        sequence_parallel=args.sequence_parallel,
+        # The interleaved schedule overlaps its transfers; 1F1B sends and receives in one batch.
+        overlap_p2p_comm=args.overlap_p2p_comm and args.virtual_pipeline_model_parallel_size is not None,
+        batch_p2p_comm=not (args.overlap_p2p_comm and args.virtual_pipeline_model_parallel_size is not None),
+        deallocate_pipeline_outputs=True,
+        recompute_granularity=args.recompute_granularity,
+        recompute_method=args.recompute_method,
+        recompute_num_layers=args.recompute_num_layers,
+        distribute_saved_activations=args.distribute_saved_activations,
+        bf16=args.bf16,
+        fp16=args.fp16,
+        params_dtype=compute_dtype(args),
+        pipeline_dtype=compute_dtype(args),
+        bias_activation_fusion=args.bias_swiglu_fusion
+        if args.swiglu
+        else args.bias_gelu_fusion and args.add_bias_linear,
+        bias_dropout_fusion=args.bias_dropout_fusion,
+        masked_softmax_fusion=args.masked_softmax_fusion and installed("scaled_masked_softmax_cuda"),
+        apply_rope_fusion=args.apply_rope_fusion and args.transformer_impl == "transformer_engine",
+        gradient_accumulation_fusion=args.gradient_accumulation_fusion
+        and installed("fused_weight_gradient_mlp_cuda"),
+        cross_entropy_loss_fusion=args.cross_entropy_loss_fusion,
+    )
+
+
+def installed(module: str) -> bool:
+    """Whether an optional CUDA extension (Apex) is there; Megatron falls back to PyTorch without it."""
+    return importlib.util.find_spec(module) is not None
+
+
+def compute_dtype(args: argparse.Namespace) -> torch.dtype:
+    return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
+
+
+def layer_spec(args: argparse.Namespace) -> ModuleSpec:
+    if args.transformer_impl == "transformer_engine":
+        return get_gpt_layer_with_transformer_engine_spec()
+    spec = get_gpt_layer_local_spec(normalization=args.normalization)
+    if args.attention_backend == "flash":
+        spec.submodules.self_attention.submodules.core_attention = FlashAttention
+    return spec
+
+
+def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
+    """This rank's part of the model: one chunk, or with virtual stages several."""
+    config = transformer_config(args)
+    stages = args.virtual_pipeline_model_parallel_size
+    chunks: list[torch.nn.Module] = []
+    for stage in [None] if stages is None else range(stages):
+        chunks.append(
+            GPTModel(
+                config,
+                layer_spec(args),
+                vocab_size=args.padded_vocab_size,
+                max_sequence_length=args.max_position_embeddings,
+                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+                position_embedding_type=args.position_embedding_type,
+                rotary_percent=args.rotary_percent,
+                rotary_base=args.rotary_base,
+                vp_stage=stage,
+            )
+        )
+    for parameter in (p for chunk in chunks for p in chunk.parameters()):
+        tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    if parallel_state.get_data_parallel_rank() == 0:
+        print(
+            f"parameters on (tensor, pipeline) rank ({parallel_state.get_tensor_model_parallel_rank()}, "
+            f"{parallel_state.get_pipeline_model_parallel_rank()}): "
+            f"{sum(p.numel() for chunk in chunks for p in chunk.parameters()):,}",
+            flush=True,
+        )
+    chunks = [chunk.cuda() for chunk in chunks]
+    if args.bf16 or args.fp16:
+        chunks = [Float16Module(config, chunk) for chunk in chunks]
+    return [data_parallel(args, config, chunk, first=index == 0) for index, chunk in enumerate(chunks)]
+
+
+def data_parallel(
+    args: argparse.Namespace, config: TransformerConfig, chunk: torch.nn.Module, first: bool
+) -> DistributedDataParallel:
+    ddp_config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=not (args.bf16 and args.grad_reduce_in_bf16),
+        overlap_grad_reduce=args.overlap_grad_reduce,
+        overlap_param_gather=args.overlap_param_gather,
+        align_param_gather=args.align_param_gather,
+        use_distributed_optimizer=args.use_distributed_optimizer,
+        check_for_nan_in_grad=args.check_for_nan_in_loss_and_grad,
+        bucket_size=args.ddp_bucket_size,
+    )
+    # Later chunks overlap with computation anyway: no buckets for them, as in Megatron-LM.
+    return DistributedDataParallel(config, ddp_config, chunk, disable_bucketing=not first)
+
+
+def build_optimizer(
+    args: argparse.Namespace, model: list[DistributedDataParallel]
+) -> tuple[MegatronOptimizer, OptimizerParamScheduler]:
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=args.lr,
+        min_lr=args.min_lr,
+        weight_decay=args.weight_decay,
+        adam_beta1=args.adam_beta1,
+        adam_beta2=args.adam_beta2,
+        adam_eps=args.adam_eps,
+        clip_grad=args.clip_grad,
+        bf16=args.bf16,
+        fp16=args.fp16,
+        params_dtype=compute_dtype(args),
+        loss_scale=args.loss_scale,
+        initial_loss_scale=args.initial_loss_scale,
+        use_distributed_optimizer=args.use_distributed_optimizer,
+        overlap_param_gather=args.overlap_param_gather,
+    )
+    optimizer = get_megatron_optimizer(config, model, use_gloo_process_groups=False)
+    decay = (args.lr_decay_iters or args.train_iters) * args.global_batch_size  # in samples
+    warmup = args.lr_warmup_iters * args.global_batch_size
+    scheduler = OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=args.lr,
+        min_lr=args.min_lr,
+        lr_warmup_steps=int(decay * args.lr_warmup_fraction) if args.lr_warmup_fraction else warmup,
+        lr_decay_steps=decay,
+        lr_decay_style=args.lr_decay_style,
+        start_wd=args.weight_decay,
+        end_wd=args.weight_decay,
+        wd_incr_steps=args.train_iters * args.global_batch_size,
+        wd_incr_style="constant",
+    )
+    return optimizer, scheduler
+
+
+def overlap_communication(
+    args: argparse.Namespace, model: list[DistributedDataParallel], optimizer: MegatronOptimizer
+) -> None:
+    """Tells the pipeline schedules when gradients and parameters may travel."""
+    config = get_model_config(model[0])
+    config.grad_scale_func = optimizer.scale_loss
+    config.finalize_model_grads_func = finalize_model_grads
+    if args.overlap_grad_reduce:
+        config.no_sync_func = one_or_all([chunk.no_sync for chunk in model])
+        if args.align_grad_reduce:
+            config.grad_sync_func = one_or_all([chunk.start_grad_sync for chunk in model])
+    if args.overlap_param_gather and args.align_param_gather:
+        config.param_sync_func = one_or_all([chunk.start_param_sync for chunk in model])
+
+
+def one_or_all(functions: list[Callable[..., object]]) -> Callable[..., object] | list[Callable[..., object]]:
+    return functions[0] if len(functions) == 1 else functions
+
+
+def mock_batches(args: argparse.Namespace) -> Iterator[dict[str, torch.Tensor]]:
+    """Random tokens, the same for all ranks of a model replica; [micro batch, sequence] each, on the host."""
+    generator = torch.Generator().manual_seed(args.seed + parallel_state.get_data_parallel_rank())
+    shape = (args.micro_batch_size, args.seq_length + 1)
+    positions = torch.arange(args.seq_length).expand(args.micro_batch_size, -1).contiguous()
+    mask = torch.ones(args.micro_batch_size, args.seq_length)
+    while True:
+        text = torch.randint(args.vocab_size, shape, generator=generator)
+        yield {
+            "tokens": text[:, :-1].contiguous(),
+            "labels": text[:, 1:].contiguous(),
+            "loss_mask": mask,
+            "position_ids": positions,
+        }
+
+
+def get_batch(args: argparse.Namespace, batches: Iterator[dict[str, torch.Tensor]], chunk: GPTModel) -> Batch:
+    """What this pipeline stage needs of the next micro-batch; tensor rank 0 reads, the others are sent it."""
+    needed = ("tokens", "position_ids") if chunk.pre_process else ()
+    needed += ("labels", "loss_mask") if chunk.post_process else ()
+    source = parallel_state.get_tensor_model_parallel_src_rank()
+    group = parallel_state.get_tensor_model_parallel_group()
+    shape = (args.micro_batch_size, args.seq_length)
+    batch: Batch = dict.fromkeys(("tokens", "position_ids", "labels", "loss_mask"))
+    host = next(batches) if parallel_state.get_tensor_model_parallel_rank() == 0 else {}
+    for name in needed:
+        if host:
+            tensor = host[name].pin_memory().cuda(non_blocking=True)
+        else:
+            dtype = torch.float32 if name == "loss_mask" else torch.int64
+            tensor = torch.empty(shape, dtype=dtype, device="cuda")
+        if group.size() > 1:
+            dist.broadcast(tensor, source, group=group)
+        batch[name] = tensor
+    return get_batch_on_this_cp_rank(batch) if args.context_parallel_size > 1 else batch
+
+
+def loss_func(
+    args: argparse.Namespace, mask: torch.Tensor, losses: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """`losses` [micro batch, sequence]; their mean over unmasked tokens, to train on and to report."""
+    total = torch.stack([torch.sum(losses.float() * mask), mask.sum()])
+    if args.context_parallel_size > 1:
+        dist.all_reduce(total, group=parallel_state.get_context_parallel_group())
+    loss = total[0] / total[1]
+    if args.check_for_nan_in_loss_and_grad and not math.isfinite(loss.item()):
+        raise RuntimeError(f"rank {args.rank}: the loss is {loss.item()}")
+    return loss, {"lm loss": loss.detach().clone()}
+
+
+def forward_step(args, batches, model):
+    chunk = model
+    while hasattr(chunk, "module"):  # through DDP and Float16Module
+        chunk = chunk.module
+    batch = get_batch(args, batches, chunk)
+    losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    return losses, partial(loss_func, args, batch["loss_mask"])
+
+
+def train_step(
+    args: argparse.Namespace,
+    model: list[DistributedDataParallel],
+    optimizer: MegatronOptimizer,
+    scheduler: OptimizerParamScheduler,
+    batches: list[Iterator[dict[str, torch.Tensor]]],
+) -> tuple[list[dict[str, torch.Tensor]], float | None]:
+    """One global batch. Returns the micro-batches' losses (last stage only) and the gradient norm."""
+    for chunk in model:
+        chunk.zero_grad_buffer()
+    optimizer.zero_grad()
+    losses = get_forward_backward_func()(
+        forward_step_func=partial(forward_step, args),
+        data_iterator=batches if len(model) > 1 else batches[0],
+        model=model,
+        num_microbatches=args.num_microbatches,
+        seq_length=args.seq_length,
+        micro_batch_size=args.micro_batch_size,
+        forward_only=False,
+    )
+    updated, gradient_norm, _ = optimizer.step()
+    if updated:
+        scheduler.step(increment=args.global_batch_size)
+    return losses, gradient_norm
+
+
+def log(
+    args: argparse.Namespace,
+    iteration: int,
+    losses: list[dict[str, torch.Tensor]],
+    norm: float | None,
+    seconds: float,
+) -> None:
+    if not parallel_state.is_pipeline_last_stage():
+        return
+    mean = torch.stack([loss["lm loss"] for loss in losses]).mean()
+    dist.all_reduce(mean, dist.ReduceOp.AVG, group=parallel_state.get_data_parallel_group())
+    if args.rank == args.world_size - 1:
+        print(
+            f"iteration {iteration:8d}/{args.train_iters:8d} | "
+            f"time per iteration (ms): {seconds * 1e3:.1f} | "
+            f"global batch size: {args.global_batch_size} | lm loss: {mean.item():.6E} | "
+            f"grad norm: {norm if norm is not None else math.nan:.3f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    args = parse_args()
+    # With one hardware queue communication starts before the computation that follows it (Megatron-LM).
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    for name, value in ONE_RANK.items():
+        os.environ.setdefault(name, value)
+    initialize(args)
+    model = build_model(args)
+    optimizer, scheduler = build_optimizer(args, model)
+    overlap_communication(args, model, optimizer)
+    batches = [mock_batches(args) for _ in model]
+    for chunk in model:
+        chunk.train()
+
+    started = time.perf_counter()
+    for iteration in range(1, args.train_iters + 1):
+        losses, norm = train_step(args, model, optimizer, scheduler, batches)
+        if iteration % args.log_interval == 0:
+            torch.cuda.synchronize()
+            seconds = (time.perf_counter() - started) / args.log_interval
+            log(args, iteration, losses, norm, seconds)
+            started = time.perf_counter()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

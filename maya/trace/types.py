@@ -125,6 +125,15 @@ class Communicator:
     instances: int = 1
 
 
+# Device memory taken from (+) and given back to (-) the driver during the whole run.
+ALLOCATION = np.dtype(
+    [
+        ("record", np.int64),  # which record of the run
+        ("step", np.int32),  # optimizer steps that had ended before
+        ("bytes", np.int64),
+    ]
+)
+
 # One row per record of a steady iteration.
 RECORD = np.dtype(
     [
@@ -134,11 +143,16 @@ RECORD = np.dtype(
         ("operation", np.int32),  # index into JobTrace.operations; -1: none
         ("host_ns", np.int64),  # host CPU time before this call
         ("size", np.int64),  # bytes, see RecordKind
-        ("wait", np.int32),  # row of the EVENT_RECORD this one waits for; -1: none in this iteration
+        # Row of the EVENT_RECORD this one waits for. A row after this one is that of the iteration before
+        # (the event was recorded at its end); -1: none, the event is complete.
+        ("wait", np.int32),
         ("communicator", np.int32),  # index into JobTrace.communicators; -1: none
-        ("sequence", np.int32),  # ordinal of the rendezvous on that communicator in this iteration
+        # Ordinal in this iteration: of collectives on that communicator; p2p: per peer rank and direction.
+        ("sequence", np.int32),
         ("peer_class", np.int32),  # p2p: class of the other side; -1
         ("group", np.int32),  # NCCL group, 0: none; members of a group run as one kernel
+        ("rendezvous", np.int32),  # records of the job with the same number meet (rendezvous.py); -1: alone
+        ("graph", np.bool_),  # replayed from a CUDA graph: no launch call of its own
     ]
 )
 
@@ -151,7 +165,9 @@ class RankTrace:
     records: NDArray[np.void]
     peak_reserved_bytes: int  # device memory taken from the driver, context included
     capacity_bytes: int
-    allocations: NDArray[np.void] | None = None  # the whole run's allocate/free, for a memory timeline
+    allocations: NDArray[np.void] | None = None  # dtype ALLOCATION, for a memory timeline
+    # Streams that synchronise with the legacy default stream (made without cudaStreamNonBlocking).
+    blocking_streams: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,243 @@
+"""Rank traces become one job."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maya.launch.types import Run
+from maya.trace import TraceError, collate
+from maya.trace.types import Collective, Kernel, RecordKind
+
+
+def run_of(directory: Path, representative_of: tuple[int, ...], steady: tuple[int, int] = (1, 3)) -> Run:
+    launched = len(set(representative_of))
+    return Run("traced", directory, len(representative_of), launched, representative_of, steady)
+
+
+def training(rank: Any, iteration: Any, steps: int = 3) -> None:
+    rank.kernel("warm_up")
+    for _ in range(steps):
+        iteration(rank)
+        rank.step()
+
+
+def test_steady_iteration_ends_with_its_step(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    training(rank, lambda r: [r.kernel("a"), r.kernel("b")])
+    rank.kernel("after")
+    rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0,)))
+    kinds = [RecordKind(k) for k in job.ranks[0].records["kind"]]
+    assert kinds == [RecordKind.KERNEL, RecordKind.KERNEL, RecordKind.STEP]
+    assert [op.name for op in job.operations if isinstance(op, Kernel)] == ["a", "b"]
+    assert job.iterations_recorded == 2
+
+
+def test_host_time_is_the_median_of_equal_iterations(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    for host in (999, 10, 30, 20):
+        rank.kernel("a", host_ns=host)
+        rank.step()
+    rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0,), (1, 4)))
+    assert job.ranks[0].records["host_ns"][0] == 20
+    assert job.iterations_recorded == 3
+
+
+def test_iteration_of_two_steps(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    for _ in range(3):
+        rank.kernel("generator")
+        rank.step()
+        rank.kernel("discriminator")
+        rank.step()
+    rank.write(tmp_path)
+    run = Run("traced", tmp_path, 1, 1, (0,), (2, 6), period=2)
+    job = collate(run)
+    assert job.iterations_recorded == 2
+    assert len(job.ranks[0].records) == 4
+
+
+def test_wait_resolves_to_the_latest_record_before_it_or_of_the_iteration_before(
+    rank_writer: Any, tmp_path: Path
+) -> None:
+    def iteration(r: Any) -> None:
+        r.record(RecordKind.STREAM_WAIT_EVENT, arg=5)  # row 0: event 5 of the previous iteration, row 4
+        r.record(RecordKind.EVENT_RECORD, arg=6)
+        r.record(RecordKind.EVENT_RECORD, arg=6)
+        r.record(RecordKind.STREAM_WAIT_EVENT, arg=6)  # row 3: the second record
+        r.record(RecordKind.EVENT_RECORD, arg=5)
+        r.record(RecordKind.EVENT_SYNCHRONIZE, arg=77)  # never recorded
+
+    rank = rank_writer()
+    training(rank, iteration)
+    rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0,)))
+    assert job.ranks[0].records["wait"].tolist() == [4, -1, -1, 2, -1, -1, -1]
+
+
+def test_operator_and_its_sizes_belong_to_the_kernel(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    training(rank, lambda r: r.kernel("a", operator="aten::add"))
+    rank.write(tmp_path)
+    (kernel,) = collate(run_of(tmp_path, (0,))).operations
+    assert isinstance(kernel, Kernel)
+    assert (kernel.operator.name, kernel.operator.sizes) == ("aten::add", ((2, 3), ()))
+
+
+def two_stages(rank_writer: Any, directory: Path, world: int = 2) -> None:
+    """Stage 0 sends two micro-batches to stage 1; data-parallel replicas when the world is 4."""
+    replicas = world // 2
+    for r in range(world):
+        rank = rank_writer(r, world)
+        stage, replica = divmod(r, replicas)
+        rank.communicator(0, f"pp{replica}", 2, stage)
+        if replicas > 1:
+            rank.communicator(1, f"dp{stage}", replicas, replica)
+
+        def iteration(rank: Any, stage: int = stage) -> None:
+            for _ in range(2):
+                rank.collective("recv" if stage else "send", 0, peer=1 - stage)
+            if replicas > 1:
+                rank.collective("all_reduce", 1)
+
+        training(rank, iteration)
+        rank.write(directory)
+
+
+def test_both_sides_of_a_transfer_meet(rank_writer: Any, tmp_path: Path) -> None:
+    two_stages(rank_writer, tmp_path)
+    job = collate(run_of(tmp_path, (0, 1)))
+    first, second = (rank.records for rank in job.ranks)
+    assert first["rendezvous"].tolist() == second["rendezvous"].tolist() == [0, 1, -1]
+    assert first["peer_class"].tolist() == [1, 1, -1]
+    assert first["sequence"].tolist() == [0, 1, -1]
+
+
+def test_equal_communicators_of_deduplicated_ranks_fold_into_one(rank_writer: Any, tmp_path: Path) -> None:
+    two_stages(rank_writer, tmp_path, world=4)
+    job = collate(run_of(tmp_path, (0, 0, 2, 2)))
+    assert job.class_of_rank.tolist() == [0, 0, 1, 1]
+    shapes = [(c.members, c.classes, c.instances) for c in job.communicators]
+    assert shapes == [((0, 2), (0, 1), 2), ((0, 1), (0,), 1), ((2, 3), (1,), 1)]
+    sends = [op for op in job.operations if isinstance(op, Collective) and op.collective == "send"]
+    assert [(op.members, op.peer) for op in sends] == [((0, 2), 2)]
+
+
+def test_representatives_of_different_instances_still_meet(rank_writer: Any, tmp_path: Path) -> None:
+    two_stages(rank_writer, tmp_path, world=4)
+    job = collate(run_of(tmp_path, (0, 0, 3, 3)))
+    first, second = (rank.records["rendezvous"] for rank in job.ranks)
+    assert first[:2].tolist() == second[:2].tolist()
+
+
+def test_ring_of_one_class_meets_itself(rank_writer: Any, tmp_path: Path) -> None:
+    for r in range(4):
+        rank = rank_writer(r, 4)
+        rank.communicator(0, "ring", 4, r)
+
+        def iteration(rank: Any, r: int = r) -> None:
+            rank.collective("send", peer=(r + 1) % 4, group=1)
+            rank.collective("recv", peer=(r - 1) % 4, group=1)
+
+        training(rank, iteration)
+        rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0, 0, 0, 0)))
+    assert job.ranks[0].records["rendezvous"].tolist() == [0, 0, -1]
+
+
+def test_members_that_never_announced_themselves_are_inferred(rank_writer: Any, tmp_path: Path) -> None:
+    two_stages(rank_writer, tmp_path, world=8)
+    for rank in (1, 2, 3, 5, 6, 7):
+        (tmp_path / f"rank-{rank:05d}.ops").unlink()
+    job = collate(run_of(tmp_path, (0, 0, 0, 0, 4, 4, 4, 4)))
+    assert job.communicators[0].members == (0, 4)
+    assert -1 in job.communicators[1].members  # one member known, nothing to tell the spacing
+
+
+def test_disagreement_on_the_number_of_collectives_shows_the_numbers(
+    rank_writer: Any, tmp_path: Path
+) -> None:
+    for r, calls in enumerate((3, 2)):
+        rank = rank_writer(r, 2)
+        rank.communicator(0, "world", 2, r)
+        training(rank, lambda rank, calls=calls: [rank.collective("all_reduce") for _ in range(calls)])
+        rank.write(tmp_path)
+    with pytest.raises(TraceError, match=r"rank 0: 3, rank 1: 2"):
+        collate(run_of(tmp_path, (0, 1)))
+
+
+def test_disagreement_on_a_collective_names_both(rank_writer: Any, tmp_path: Path) -> None:
+    for r, name in enumerate(("all_reduce", "all_gather")):
+        rank = rank_writer(r, 2)
+        rank.communicator(0, "world", 2, r)
+        training(rank, lambda rank, name=name: rank.collective(name))
+        rank.write(tmp_path)
+    with pytest.raises(TraceError, match="rank 0 calls all_reduce, rank 1 calls all_gather"):
+        collate(run_of(tmp_path, (0, 1)))
+
+
+def test_a_send_nobody_receives_is_an_error(rank_writer: Any, tmp_path: Path) -> None:
+    for r in range(2):
+        rank = rank_writer(r, 2)
+        rank.communicator(0, "world", 2, r)
+        training(rank, lambda rank, r=r: rank.collective("send", peer=1) if r == 0 else rank.kernel("x"))
+        rank.write(tmp_path)
+    with pytest.raises(TraceError, match="rank 0 sends to rank 1 1 times an iteration, rank 1 receives 0"):
+        collate(run_of(tmp_path, (0, 1)))
+
+
+def test_script_without_steps_is_cut_by_its_repetition(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    rank.kernel("warm_up")
+    for _ in range(4):
+        rank.kernel("a")
+        rank.kernel("b")
+    rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0,), (0, 0)))
+    assert len(job.ranks[0].records) == 2
+    assert job.iterations_recorded == 4
+
+
+def test_missing_step_is_an_error(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    training(rank, lambda r: r.kernel("a"))
+    rank.write(tmp_path)
+    with pytest.raises(TraceError, match=r"steady steps \(1, 9\].*recorded are steps 1 to 3"):
+        collate(run_of(tmp_path, (0,), (1, 9)))
+
+
+def test_peak_memory_counts_the_context(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    rank.record(RecordKind.ALLOCATE, size=4096)
+    training(rank, lambda r: r.kernel("a"))
+    rank.record(RecordKind.FREE, size=96)
+    rank.write(tmp_path)
+    (trace,) = collate(run_of(tmp_path, (0,))).ranks
+    assert trace.peak_reserved_bytes == 1500
+    assert trace.allocations is not None
+    assert trace.allocations["bytes"].tolist() == [4096, -96]
+    assert trace.allocations["step"].tolist() == [0, 3]
+
+
+def test_everything_survives_many_records(rank_writer: Any, tmp_path: Path) -> None:
+    def iteration(rank: Any) -> None:
+        for layer in range(500):
+            rank.kernel(f"k{layer % 50}", operator=f"aten::op{layer % 20}")
+            rank.collective("all_reduce")
+
+    for r in range(4):
+        rank = rank_writer(r, 4)
+        rank.communicator(0, "world", 4, r)
+        training(rank, iteration)
+        rank.write(tmp_path)
+    started = time.perf_counter()
+    job = collate(run_of(tmp_path, (0, 1, 2, 3)))
+    print(f"collate: {time.perf_counter() - started:.3f} s")
+    rendezvous = np.stack([rank.records["rendezvous"] for rank in job.ranks])
+    assert (rendezvous == rendezvous[0]).all()

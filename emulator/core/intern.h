@@ -34,6 +34,12 @@ class InternTable {
     return insert(hash, key, created);
   }
 
+  // The key of `id`, which intern() returned.
+  std::span<const std::byte> key(std::uint32_t id) {
+    std::lock_guard lock(mutex_);
+    return entries_[id - 1].key;
+  }
+
  private:
   using Slot = std::atomic<const Entry*>;
   struct Table {

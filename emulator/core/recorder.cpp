@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -184,6 +185,14 @@ std::uint32_t intern_context(std::string_view key, const std::function<std::stri
                          annotate("{\"context\": " + std::to_string(entry.id) + ", " + describe() + "}");
                        })
       .id;
+}
+
+std::string context_text(std::uint32_t id) {
+  if (!id) return {};
+  const std::span<const std::byte> key = process().contexts.key(id);
+  std::string text(reinterpret_cast<const char*>(key.data()), key.size());
+  std::replace(text.begin(), text.end(), '\0', ' ');  // between name and sizes
+  return text;
 }
 
 void annotate(const std::string& json_line) {

@@ -53,6 +53,9 @@ std::uint32_t intern_operation(const Key& key, const std::function<std::string()
 // The operator context (NVTX range) that the calling thread is in; 0: none.
 std::uint32_t current_context();
 
+// `aten::addmm [[3072], [4096, 1024]]`; empty for 0.
+std::string context_text(std::uint32_t id);
+
 // Appends one JSON line to the .ops table: communicators, mismatches.
 void annotate(const std::string& json_line);
 

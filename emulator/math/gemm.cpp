@@ -1,0 +1,64 @@
+#include "math/gemm.h"
+
+#include <array>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/recorder.h"
+
+namespace maya::math {
+namespace {
+
+// cublasLtEpilogue_t's bits in the order in which the library's own names list them.
+std::string epilogue_name(std::uint32_t epilogue) {
+  constexpr std::uint32_t kDefault = 1, kDRelu = 8 | 128, kDGelu = 64 | 128;
+  if (epilogue <= kDefault) return {};
+  std::string name;
+  const auto take = [&](std::uint32_t bits, const char* word) {
+    if ((epilogue & bits) != bits) return;
+    if (!name.empty()) name += '_';
+    name += word;
+    epilogue &= ~bits;
+  };
+  take(kDRelu, "drelu");
+  take(kDGelu, "dgelu");
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 7> kBits{{{2, "relu"},
+                                                                        {32, "gelu"},
+                                                                        {128, "aux"},
+                                                                        {4, "bias"},
+                                                                        {16, "bgrad"},
+                                                                        {256, "bgrada"},
+                                                                        {512, "bgradb"}}};
+  for (const auto& [bits, word] : kBits) take(bits, word);
+  if (epilogue != 0) name += "_" + std::to_string(epilogue);
+  return name;
+}
+
+std::string describe(const Gemm& gemm) {
+  const auto quote = [](std::string_view text) { return json_quote(text); };
+  std::ostringstream out;
+  out << R"("kind":"gemm","m":)" << gemm.m << R"(,"n":)" << gemm.n << R"(,"k":)" << gemm.k
+      << R"(,"batch":)" << gemm.batch << R"(,"dtype_a":)" << quote(dtype_name(gemm.a))
+      << R"(,"dtype_b":)" << quote(dtype_name(gemm.b)) << R"(,"dtype_c":)" << quote(dtype_name(gemm.c))
+      << R"(,"compute":)" << quote(compute_name(gemm.compute, gemm.a)) << std::boolalpha
+      << R"(,"transpose_a":)" << (gemm.transpose_a != 0) << R"(,"transpose_b":)" << (gemm.transpose_b != 0)
+      << R"(,"epilogue":)" << quote(epilogue_name(gemm.epilogue)) << R"(,"library":)"
+      << quote(gemm.library == Library::kCublas ? "cublas" : "cublaslt");
+  return out.str();
+}
+
+}  // namespace
+
+void record_gemm(const Gemm& gemm, void* stream, bool blocking) {
+  if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return;
+  const std::uint32_t op = 
+      intern_operation(std::as_bytes(std::span(&gemm, 1)), [&] { return describe(gemm); });
+  RecordFields fields;
+  if (blocking) fields.flags = kBlocking;
+  record(RecordKind::kKernel, stream, op, fields);
+}
+
+}  // namespace maya::math

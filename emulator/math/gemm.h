@@ -1,0 +1,28 @@
+// One matrix multiplication, however it was asked for: the operation that every GEMM entry point records.
+#pragma once
+
+#include <cstdint>
+
+#include "math/types.h"
+
+namespace maya::math {
+
+enum class Library : std::uint32_t { kCublas = 0, kCublasLt = 1 };
+
+// C[m,n] = op(A)[m,k] op(B)[k,n], column-major, `batch` times. Free of addresses and of padding, so that
+// its bytes are the operation's identity.
+struct Gemm {
+  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  DataType a = DataType::kR32F, b = DataType::kR32F, c = DataType::kR32F;
+  ComputeType compute = ComputeType::k32F;
+  std::uint32_t transpose_a = 0, transpose_b = 0;
+  std::uint32_t epilogue = 1;  // cublasLtEpilogue_t; 1: none
+  Library library = Library::kCublas;
+};
+static_assert(sizeof(Gemm) == 64);
+
+// Records `gemm` on `stream`. `blocking`: the call returns only when the result is there. Empty products
+// launch nothing, as in the libraries.
+void record_gemm(const Gemm& gemm, void* stream, bool blocking = false);
+
+}  // namespace maya::math

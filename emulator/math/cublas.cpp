@@ -11,9 +11,9 @@
 namespace maya::math {
 namespace {
 
-ObjectPool<CublasHandle>& handles() {
-  static ObjectPool<CublasHandle> pool;
-  return pool;
+HandlePool<CublasHandle, 4096>& handles() {
+  static auto* const pool = new HandlePool<CublasHandle, 4096>;  // outlives every caller's destructor
+  return *pool;
 }
 
 // cublasSetMathMode sets a default for the entry points that name no FAST mode themselves.
@@ -27,18 +27,21 @@ ComputeType apply_math_mode(const CublasHandle& handle, ComputeType compute) {
 }
 
 struct LeadingDimensions {
-  std::int64_t a, b, c;
+  std::int64_t a, b;
 };
 
-bool valid_operation(Operation op) { return op >= Operation::kNone && op <= Operation::kConjugateTranspose; }
+bool valid_operation(Operation op) {
+  return op >= Operation::kNone && op <= Operation::kConjugateTranspose;
+}
 
-Status check_arguments(const Gemm& gemm, Operation op_a, Operation op_b, const LeadingDimensions& ld) {
+Status check_arguments(const Gemm& gemm, Operation op_a, Operation op_b, const LeadingDimensions& ld,
+                       const Output& output) {
   if (!valid_operation(op_a) || !valid_operation(op_b)) return Status::kInvalidValue;
   if (gemm.m < 0 || gemm.n < 0 || gemm.k < 0 || gemm.batch < 0) return Status::kInvalidValue;
   const std::int64_t one = 1;
   if (ld.a < std::max(one, gemm.transpose_a ? gemm.k : gemm.m)) return Status::kInvalidValue;
   if (ld.b < std::max(one, gemm.transpose_b ? gemm.n : gemm.k)) return Status::kInvalidValue;
-  if (ld.c < std::max(one, gemm.m)) return Status::kInvalidValue;
+  if (output.leading_dimension < std::max(one, gemm.m)) return Status::kInvalidValue;
   const auto known = [](DataType type) { return !dtype_name(type).empty(); };
   return known(gemm.a) && known(gemm.b) && known(gemm.c) ? Status::kSuccess : Status::kNotSupported;
 }
@@ -54,17 +57,17 @@ struct Types {
 };
 
 Status run_gemm(const CublasHandle* handle, const Shape& shape, const Types& types,
-                const LeadingDimensions& ld) {
+                const LeadingDimensions& ld, const Output& output) {
   const Call call;
-  if (!ObjectPool<CublasHandle>::alive(handle)) return Status::kNotInitialized;
+  if (find_cublas_handle(handle) == nullptr) return Status::kNotInitialized;
   Gemm gemm;
   gemm.m = shape.m, gemm.n = shape.n, gemm.k = shape.k, gemm.batch = shape.batch;
   gemm.a = types.a, gemm.b = types.b, gemm.c = types.c;
   gemm.compute = apply_math_mode(*handle, types.compute);
   gemm.transpose_a = shape.op_a != Operation::kNone;
   gemm.transpose_b = shape.op_b != Operation::kNone;
-  const Status status = check_arguments(gemm, shape.op_a, shape.op_b, ld);
-  if (status == Status::kSuccess) record_gemm(gemm, handle->stream);
+  const Status status = check_arguments(gemm, shape.op_a, shape.op_b, ld, output);
+  if (status == Status::kSuccess) record_gemm(gemm, output, handle->stream);
   return status;
 }
 
@@ -77,19 +80,19 @@ constexpr Types kDoubleComplex = same(DataType::kC64F, ComputeType::k64F);
 
 // y[m] = op(A) x[k]: a product with one column. A is rows x columns as stored.
 Status run_gemv(const CublasHandle* handle, Operation op, std::int64_t rows, std::int64_t columns,
-                std::int64_t lda, const Types& types) {
+                std::int64_t lda, void* y, std::int64_t increment, const Types& types) {
   const bool transposed = op != Operation::kNone;
   const std::int64_t m = transposed ? columns : rows, k = transposed ? rows : columns;
   const std::int64_t one = 1;
-  return run_gemm(handle, {op, Operation::kNone, m, 1, k}, types,
-                  {lda, std::max(one, k), std::max(one, m)});
+  return run_gemm(handle, {op, Operation::kNone, m, 1, k}, types, {lda, std::max(one, k)},
+                  {increment == 1 ? y : nullptr, std::max(one, m)});
 }
 
 // result = x . y: a row times a column. The host waits for it when the result lies in host memory.
 template <class T>
 Status run_dot(const CublasHandle* handle, std::int64_t n, T* result, const Types& types) {
   const Call call;
-  if (!ObjectPool<CublasHandle>::alive(handle)) return Status::kNotInitialized;
+  if (find_cublas_handle(handle) == nullptr) return Status::kNotInitialized;
   if (result == nullptr) return Status::kInvalidValue;
   Gemm gemm;
   gemm.m = gemm.n = 1, gemm.k = std::max<std::int64_t>(n, 0), gemm.transpose_a = 1;
@@ -97,11 +100,13 @@ Status run_dot(const CublasHandle* handle, std::int64_t n, T* result, const Type
   gemm.compute = apply_math_mode(*handle, types.compute);
   const bool host = handle->pointer_mode == PointerMode::kHost;
   if (host) *result = T{};
-  record_gemm(gemm, handle->stream, host);
+  record_gemm(gemm, {host ? nullptr : result, 1}, handle->stream, host);
   return Status::kSuccess;
 }
 
 }  // namespace
+
+CublasHandle* find_cublas_handle(const void* handle) { return handles().find(handle); }
 
 int cublas_version() { return rank_config().driver_version >= 13000 ? 130100 : 120405; }
 
@@ -115,11 +120,10 @@ Status cublas_property(int type, int* value) {
 
 }  // namespace maya::math
 
-using maya::math::CublasHandle;
 using maya::math::ComputeType;
+using maya::math::CublasHandle;
 using maya::math::DataType;
 using maya::math::MathMode;
-using maya::math::ObjectPool;
 using maya::math::Operation;
 using maya::math::PointerMode;
 using maya::math::Status;
@@ -132,7 +136,7 @@ namespace {
 // Every state setter and getter: the handle first, then what it does to it.
 template <class Do>
 Status with_handle(CublasHandle* handle, Do&& act) {
-  if (!ObjectPool<CublasHandle>::alive(handle)) return Status::kNotInitialized;
+  if (math::find_cublas_handle(handle) == nullptr) return Status::kNotInitialized;
   return act(*handle);
 }
 
@@ -247,7 +251,9 @@ Status cublasGetVersion_v2(CublasHandle*, int* version) {
 
 Status cublasGetProperty(int type, int* value) { return math::cublas_property(type, value); }
 
-std::size_t cublasGetCudartVersion() { return static_cast<std::size_t>(maya::rank_config().driver_version); }
+std::size_t cublasGetCudartVersion() {
+  return static_cast<std::size_t>(maya::rank_config().driver_version);
+}
 
 const char* cublasGetStatusName(Status status) { return math::status_name(status).data(); }
 
@@ -256,143 +262,151 @@ const char* cublasGetStatusString(Status status) { return math::status_string(st
 // ---- C = alpha op(A) op(B) + beta C ----
 
 Status cublasSgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const float*, const float*, int lda, const float*, int ldb, const float*, float*,
+                      const float*, const float*, int lda, const float*, int ldb, const float*, float* c,
                       int ldc) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kSingle, {lda, ldb, ldc});
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kSingle, {lda, ldb}, {c, ldc});
 }
 
 Status cublasDgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const double*, const double*, int lda, const double*, int ldb, const double*, double*,
-                      int ldc) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kDouble, {lda, ldb, ldc});
+                      const double*, const double*, int lda, const double*, int ldb, const double*,
+                      double* c, int ldc) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kDouble, {lda, ldb}, {c, ldc});
 }
 
 Status cublasHgemm(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
-                   const void*, int lda, const void*, int ldb, const void*, void*, int ldc) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kHalf, {lda, ldb, ldc});
+                   const void*, int lda, const void*, int ldb, const void*, void* c, int ldc) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kHalf, {lda, ldb}, {c, ldc});
 }
 
 Status cublasCgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const void*, const void*, int lda, const void*, int ldb, const void*, void*, int ldc) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kComplex, {lda, ldb, ldc});
+                      const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
+                      int ldc) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kComplex, {lda, ldb}, {c, ldc});
 }
 
 Status cublasZgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const void*, const void*, int lda, const void*, int ldb, const void*, void*, int ldc) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kDoubleComplex, {lda, ldb, ldc});
+                      const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
+                      int ldc) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kDoubleComplex, {lda, ldb}, {c, ldc});
 }
 
 Status cublasSgemmEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                      const float*, const void*, DataType type_a, int lda, const void*, DataType type_b,
-                     int ldb, const float*, void*, DataType type_c, int ldc) {
+                     int ldb, const float*, void* c, DataType type_c, int ldc) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k}, {type_a, type_b, type_c, ComputeType::k32F},
-                        {lda, ldb, ldc});
+                        {lda, ldb}, {c, ldc});
 }
 
 Status cublasGemmEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
                     const void*, DataType type_a, int lda, const void*, DataType type_b, int ldb,
-                    const void*, void*, DataType type_c, int ldc, ComputeType compute, int) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, {type_a, type_b, type_c, compute}, {lda, ldb, ldc});
+                    const void*, void* c, DataType type_c, int ldc, ComputeType compute, int) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, {type_a, type_b, type_c, compute}, {lda, ldb},
+                        {c, ldc});
 }
 
 // ---- batches of equal products, by stride or by arrays of pointers ----
 
 Status cublasSgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                                  const float*, const float*, int lda, long long, const float*, int ldb,
-                                 long long, const float*, float*, int ldc, long long, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kSingle, {lda, ldb, ldc});
+                                 long long, const float*, float* c, int ldc, long long stride, int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kSingle, {lda, ldb}, {c, ldc, stride});
 }
 
 Status cublasDgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                                  const double*, const double*, int lda, long long, const double*, int ldb,
-                                 long long, const double*, double*, int ldc, long long, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDouble, {lda, ldb, ldc});
+                                 long long, const double*, double* c, int ldc, long long stride,
+                                 int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDouble, {lda, ldb}, {c, ldc, stride});
 }
 
 Status cublasHgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                                  const void*, const void*, int lda, long long, const void*, int ldb,
-                                 long long, const void*, void*, int ldc, long long, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kHalf, {lda, ldb, ldc});
+                                 long long, const void*, void* c, int ldc, long long stride, int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kHalf, {lda, ldb}, {c, ldc, stride});
 }
 
 Status cublasCgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                                  const void*, const void*, int lda, long long, const void*, int ldb,
-                                 long long, const void*, void*, int ldc, long long, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kComplex, {lda, ldb, ldc});
+                                 long long, const void*, void* c, int ldc, long long stride, int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kComplex, {lda, ldb}, {c, ldc, stride});
 }
 
 Status cublasZgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                                  const void*, const void*, int lda, long long, const void*, int ldb,
-                                 long long, const void*, void*, int ldc, long long, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb, ldc});
+                                 long long, const void*, void* c, int ldc, long long stride, int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb},
+                        {c, ldc, stride});
 }
 
 Status cublasGemmStridedBatchedEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                                   const void*, const void*, DataType type_a, int lda, long long,
-                                  const void*, DataType type_b, int ldb, long long, const void*, void*,
-                                  DataType type_c, int ldc, long long, int batch, ComputeType compute, int) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, {type_a, type_b, type_c, compute},
-                        {lda, ldb, ldc});
+                                  const void*, DataType type_b, int ldb, long long, const void*, void* c,
+                                  DataType type_c, int ldc, long long stride, int batch,
+                                  ComputeType compute, int) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, {type_a, type_b, type_c, compute}, {lda, ldb},
+                        {c, ldc, stride});
 }
 
 Status cublasSgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const float*, const void*, int lda, const void*, int ldb, const float*, void*,
+                          const float*, const void*, int lda, const void*, int ldb, const float*, void* c,
                           int ldc, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kSingle, {lda, ldb, ldc});
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kSingle, {lda, ldb}, {c, ldc, 0, true});
 }
 
 Status cublasDgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const double*, const void*, int lda, const void*, int ldb, const double*, void*,
+                          const double*, const void*, int lda, const void*, int ldb, const double*, void* c,
                           int ldc, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDouble, {lda, ldb, ldc});
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDouble, {lda, ldb}, {c, ldc, 0, true});
 }
 
 Status cublasHgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const void*, const void*, int lda, const void*, int ldb, const void*, void*,
+                          const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
                           int ldc, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kHalf, {lda, ldb, ldc});
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kHalf, {lda, ldb}, {c, ldc, 0, true});
 }
 
 Status cublasCgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const void*, const void*, int lda, const void*, int ldb, const void*, void*,
+                          const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
                           int ldc, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kComplex, {lda, ldb, ldc});
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kComplex, {lda, ldb},
+                        {c, ldc, 0, true});
 }
 
 Status cublasZgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const void*, const void*, int lda, const void*, int ldb, const void*, void*,
+                          const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
                           int ldc, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb, ldc});
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb},
+                        {c, ldc, 0, true});
 }
 
 Status cublasGemmBatchedEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
                            const void*, const void*, DataType type_a, int lda, const void*, DataType type_b,
-                           int ldb, const void*, void*, DataType type_c, int ldc, int batch,
+                           int ldb, const void*, void* c, DataType type_c, int ldc, int batch,
                            ComputeType compute, int) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, {type_a, type_b, type_c, compute},
-                        {lda, ldb, ldc});
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, {type_a, type_b, type_c, compute}, {lda, ldb},
+                        {c, ldc, 0, true});
 }
 
 // ---- y = alpha op(A) x + beta y ----
 
 Status cublasSgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const float*, const float*,
-                      int lda, const float*, int, const float*, float*, int) {
-  return math::run_gemv(handle, op, rows, columns, lda, math::kSingle);
+                      int lda, const float*, int, const float*, float* y, int increment) {
+  return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kSingle);
 }
 
 Status cublasDgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const double*,
-                      const double*, int lda, const double*, int, const double*, double*, int) {
-  return math::run_gemv(handle, op, rows, columns, lda, math::kDouble);
+                      const double*, int lda, const double*, int, const double*, double* y, int increment) {
+  return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kDouble);
 }
 
 Status cublasCgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const void*, const void*,
-                      int lda, const void*, int, const void*, void*, int) {
-  return math::run_gemv(handle, op, rows, columns, lda, math::kComplex);
+                      int lda, const void*, int, const void*, void* y, int increment) {
+  return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kComplex);
 }
 
 Status cublasZgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const void*, const void*,
-                      int lda, const void*, int, const void*, void*, int) {
-  return math::run_gemv(handle, op, rows, columns, lda, math::kDoubleComplex);
+                      int lda, const void*, int, const void*, void* y, int increment) {
+  return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kDoubleComplex);
 }
 
 // ---- result = x . y ----

@@ -15,7 +15,7 @@ namespace {
 
 template <class Descriptor>
 bool alive(const Descriptor* descriptor) {
-  return ObjectPool<Descriptor>::alive(descriptor);
+  return descriptor != nullptr && descriptor->tag == Descriptor::kTag;
 }
 
 // Puts a descriptor into the caller's memory, which may be that of an older, shorter cublasLt.h.
@@ -29,24 +29,32 @@ Status initialize(Descriptor* at, std::size_t bytes, std::size_t needed, const D
   return Status::kSuccess;
 }
 
-template <class Descriptor>
-ObjectPool<Descriptor>& descriptors() {
-  static ObjectPool<Descriptor> pool;
-  return pool;
+template <class Object>
+HandlePool<Object, 1 << 16>& pool() {
+  static auto* const instance = new HandlePool<Object, 1 << 16>;  // outlives every caller's destructor
+  return *instance;
+}
+
+// cuBLASLt accepts a cublasHandle_t for its own (cuBLAS documentation, cublasLtHandle_t).
+bool is_lt_handle(const void* handle) {
+  return find_cublas_handle(handle) != nullptr || pool<CublasLtHandle>().find(handle) != nullptr;
 }
 
 template <class Descriptor>
 Status create(Descriptor** out, Descriptor value) {
   if (out == nullptr) return Status::kInvalidValue;
   value.capacity = sizeof(Descriptor);
-  *out = descriptors<Descriptor>().create(value);
+  *out = pool<Descriptor>().create(value);
   return Status::kSuccess;
 }
 
 template <class Descriptor>
 Status destroy(Descriptor* descriptor) {
   if (descriptor == nullptr) return Status::kSuccess;
-  return descriptors<Descriptor>().destroy(descriptor) ? Status::kSuccess : Status::kInvalidValue;
+  if (pool<Descriptor>().find(descriptor) == nullptr) return Status::kInvalidValue;
+  descriptor->tag = 0;
+  pool<Descriptor>().destroy(descriptor);
+  return Status::kSuccess;
 }
 
 template <class Descriptor>
@@ -83,7 +91,8 @@ Status plan(const MatmulDescriptor& matmul, const MatrixLayout& a_layout, const 
   Operand a = operand(a_layout, matmul.transpose_a), b = operand(b_layout, matmul.transpose_b);
   const Operand d = operand(d_layout, Operation::kNone);
   if (a.columns != b.rows || a.rows != d.rows || b.columns != d.columns) return Status::kInvalidValue;
-  if (a_layout.batch_count != d_layout.batch_count && a_layout.batch_count != 1) return Status::kInvalidValue;
+  if (a_layout.batch_count != d_layout.batch_count && a_layout.batch_count != 1)
+    return Status::kInvalidValue;
   gemm.m = d.rows, gemm.n = d.columns, gemm.k = a.columns, gemm.batch = d_layout.batch_count;
   gemm.a = a_layout.type, gemm.b = b_layout.type, gemm.c = d_layout.type;
   if (d.transposed) {
@@ -117,8 +126,8 @@ Status plan(const void* handle, const Problem& problem, Gemm& gemm) {
 // Thread blocks of the tile over the device's multiprocessors.
 float waves(const Gemm& gemm) {
   constexpr std::int64_t kTile = 128;
-  const std::int64_t tiles =
-      ((gemm.m + kTile - 1) / kTile) * ((gemm.n + kTile - 1) / kTile) * std::max<std::int64_t>(gemm.batch, 1);
+  const std::int64_t tiles = ((gemm.m + kTile - 1) / kTile) * ((gemm.n + kTile - 1) / kTile) *
+                             std::max<std::int64_t>(gemm.batch, 1);
   return static_cast<float>(tiles) / static_cast<float>(rank_config().multiprocessors);
 }
 
@@ -144,17 +153,19 @@ extern "C" {
 
 Status cublasLtCreate(CublasLtHandle** handle) {
   if (handle == nullptr) return Status::kInvalidValue;
-  *handle = math::descriptors<CublasLtHandle>().create();
+  *handle = math::pool<CublasLtHandle>().create();
   return Status::kSuccess;
 }
 
 Status cublasLtDestroy(CublasLtHandle* handle) {
-  return math::descriptors<CublasLtHandle>().destroy(handle) ? Status::kSuccess : Status::kNotInitialized;
+  return math::pool<CublasLtHandle>().destroy(handle) ? Status::kSuccess : Status::kNotInitialized;
 }
 
 std::size_t cublasLtGetVersion() { return static_cast<std::size_t>(math::cublas_version()); }
 
-std::size_t cublasLtGetCudartVersion() { return static_cast<std::size_t>(maya::rank_config().driver_version); }
+std::size_t cublasLtGetCudartVersion() {
+  return static_cast<std::size_t>(maya::rank_config().driver_version);
+}
 
 Status cublasLtGetProperty(int type, int* value) { return math::cublas_property(type, value); }
 
@@ -172,8 +183,8 @@ Status cublasLtMatrixLayoutInit_internal(MatrixLayout* layout, std::size_t bytes
 
 Status cublasLtMatrixLayoutCreate(MatrixLayout** layout, DataType type, std::uint64_t rows,
                                   std::uint64_t columns, std::int64_t ld) {
-  return math::create(layout,
-                      MatrixLayout{.type = type, .rows = rows, .columns = columns, .leading_dimension = ld});
+  return math::create(
+      layout, MatrixLayout{.type = type, .rows = rows, .columns = columns, .leading_dimension = ld});
 }
 
 Status cublasLtMatrixLayoutDestroy(MatrixLayout* layout) { return math::destroy(layout); }
@@ -220,13 +231,13 @@ Status cublasLtMatmulPreferenceCreate(MatmulPreference** preference) {
 
 Status cublasLtMatmulPreferenceDestroy(MatmulPreference* preference) { return math::destroy(preference); }
 
-Status cublasLtMatmulPreferenceSetAttribute(MatmulPreference* preference, std::int32_t id, const void* value,
-                                            std::size_t bytes) {
+Status cublasLtMatmulPreferenceSetAttribute(MatmulPreference* preference, std::int32_t id,
+                                            const void* value, std::size_t bytes) {
   return math::set(preference, id, value, bytes);
 }
 
-Status cublasLtMatmulPreferenceGetAttribute(const MatmulPreference* preference, std::int32_t id, void* value,
-                                            std::size_t bytes, std::size_t* written) {
+Status cublasLtMatmulPreferenceGetAttribute(const MatmulPreference* preference, std::int32_t id,
+                                            void* value, std::size_t bytes, std::size_t* written) {
   return math::get(preference, id, value, bytes, written);
 }
 
@@ -240,7 +251,9 @@ Status cublasLtMatrixTransformDescCreate(TransformDescriptor** transform, std::i
   return math::create(transform, TransformDescriptor{.scale_type = scale_type});
 }
 
-Status cublasLtMatrixTransformDescDestroy(TransformDescriptor* transform) { return math::destroy(transform); }
+Status cublasLtMatrixTransformDescDestroy(TransformDescriptor* transform) {
+  return math::destroy(transform);
+}
 
 Status cublasLtMatrixTransformDescSetAttribute(TransformDescriptor* transform, std::int32_t id,
                                                const void* value, std::size_t bytes) {
@@ -301,8 +314,8 @@ Status cublasLtMatmulAlgoCheck(const void* handle, const MatmulDescriptor* matmu
 Status cublasLtMatmulAlgoConfigSetAttribute(MatmulAlgorithm* algorithm, std::int32_t id, const void* value,
                                             std::size_t bytes) {
   if (algorithm == nullptr) return Status::kInvalidValue;
-  return math::set_attribute(MatmulAlgorithm::attributes(),
-                             std::as_writable_bytes(std::span(algorithm, 1)), id, value, bytes);
+  return math::set_attribute(MatmulAlgorithm::attributes(), std::as_writable_bytes(std::span(algorithm, 1)),
+                             id, value, bytes);
 }
 
 Status cublasLtMatmulAlgoConfigGetAttribute(const MatmulAlgorithm* algorithm, std::int32_t id, void* value,
@@ -316,12 +329,14 @@ Status cublasLtMatmulAlgoConfigGetAttribute(const MatmulAlgorithm* algorithm, st
 
 Status cublasLtMatmul(const void* handle, const MatmulDescriptor* matmul, const void*, const void*,
                       const MatrixLayout* a, const void*, const MatrixLayout* b, const void*, const void*,
-                      const MatrixLayout* c, void*, const MatrixLayout* d, const MatmulAlgorithm*, void*,
-                      std::size_t, void* stream) {
+                      const MatrixLayout* c, void* output, const MatrixLayout* d, const MatmulAlgorithm*,
+                      void*, std::size_t, void* stream) {
   const maya::Call call;
   Gemm gemm;
   const Status status = math::plan(handle, {matmul, a, b, c, d}, gemm);
-  if (status == Status::kSuccess) math::record_gemm(gemm, stream);
+  if (status != Status::kSuccess) return status;
+  const bool pointers = d->batch_mode == 1;  // CUBLASLT_BATCH_MODE_POINTER_ARRAY
+  math::record_gemm(gemm, {output, d->leading_dimension, d->batch_stride, pointers}, stream);
   return status;
 }
 

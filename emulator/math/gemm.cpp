@@ -1,6 +1,7 @@
 #include "math/gemm.h"
 
 #include <array>
+#include <cstddef>
 #include <span>
 #include <sstream>
 #include <string>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "core/recorder.h"
+#include "values/values.h"
 
 namespace maya::math {
 namespace {
@@ -40,21 +42,53 @@ std::string epilogue_name(std::uint32_t epilogue) {
 std::string describe(const Gemm& gemm) {
   const auto quote = [](std::string_view text) { return json_quote(text); };
   std::ostringstream out;
-  out << R"("kind":"gemm","m":)" << gemm.m << R"(,"n":)" << gemm.n << R"(,"k":)" << gemm.k
-      << R"(,"batch":)" << gemm.batch << R"(,"dtype_a":)" << quote(dtype_name(gemm.a))
-      << R"(,"dtype_b":)" << quote(dtype_name(gemm.b)) << R"(,"dtype_c":)" << quote(dtype_name(gemm.c))
-      << R"(,"compute":)" << quote(compute_name(gemm.compute, gemm.a)) << std::boolalpha
-      << R"(,"transpose_a":)" << (gemm.transpose_a != 0) << R"(,"transpose_b":)" << (gemm.transpose_b != 0)
-      << R"(,"epilogue":)" << quote(epilogue_name(gemm.epilogue)) << R"(,"library":)"
+  out << R"("kind":"gemm","m":)" << gemm.m << R"(,"n":)" << gemm.n << R"(,"k":)" << gemm.k << R"(,"batch":)"
+      << gemm.batch << R"(,"dtype_a":)" << quote(dtype_name(gemm.a)) << R"(,"dtype_b":)"
+      << quote(dtype_name(gemm.b)) << R"(,"dtype_c":)" << quote(dtype_name(gemm.c)) << R"(,"compute":)"
+      << quote(compute_name(gemm.compute, gemm.a)) << std::boolalpha << R"(,"transpose_a":)"
+      << (gemm.transpose_a != 0) << R"(,"transpose_b":)" << (gemm.transpose_b != 0) << R"(,"epilogue":)"
+      << quote(epilogue_name(gemm.epilogue)) << R"(,"library":)"
       << quote(gemm.library == Library::kCublas ? "cublas" : "cublaslt");
   return out.str();
 }
 
+void forget_matrix(std::byte* data, std::int64_t rows, std::int64_t columns, std::int64_t leading_dimension,
+                   std::size_t element) {
+  const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * element; };
+  const std::size_t extent = bytes((columns - 1) * leading_dimension + rows);
+  if (leading_dimension == rows || extent > values::kSmallBytes) return values::forget(data, extent);
+  for (std::int64_t column = 0; column < columns; ++column) {
+    values::forget(data + bytes(column * leading_dimension), bytes(rows));
+  }
+}
+
+void forget_output(const Gemm& gemm, const Output& output) {
+  const std::size_t element = dtype_bytes(gemm.c);
+  if (output.data == nullptr || element == 0) return;
+  const auto batch = static_cast<std::size_t>(gemm.batch);
+  if (output.pointers) {
+    if (!values::known(output.data, batch * sizeof(void*))) return;
+    for (std::byte* data : std::span(static_cast<std::byte**>(output.data), batch)) {
+      forget_matrix(data, gemm.m, gemm.n, output.leading_dimension, element);
+    }
+    return;
+  }
+  if (output.leading_dimension == gemm.m && output.stride == gemm.m * gemm.n) {
+    return values::forget(output.data, batch * static_cast<std::size_t>(gemm.m * gemm.n) * element);
+  }
+  for (std::size_t i = 0; i < batch; ++i) {
+    auto* data =
+        static_cast<std::byte*>(output.data) + i * static_cast<std::size_t>(output.stride) * element;
+    forget_matrix(data, gemm.m, gemm.n, output.leading_dimension, element);
+  }
+}
+
 }  // namespace
 
-void record_gemm(const Gemm& gemm, void* stream, bool blocking) {
+void record_gemm(const Gemm& gemm, const Output& output, void* stream, bool blocking) {
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return;
-  const std::uint32_t op = 
+  forget_output(gemm, output);
+  const std::uint32_t op =
       intern_operation(std::as_bytes(std::span(&gemm, 1)), [&] { return describe(gemm); });
   RecordFields fields;
   if (blocking) fields.flags = kBlocking;

@@ -12,6 +12,7 @@ enum class Library : std::uint32_t { kCublas = 0, kCublasLt = 1 };
 // C[m,n] = op(A)[m,k] op(B)[k,n], column-major, `batch` times. Free of addresses and of padding, so that
 // its bytes are the operation's identity.
 struct Gemm {
+  std::uint64_t kind = 0x6d6d6567;  // "gemm": tells this key from those of other kinds
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
   DataType a = DataType::kR32F, b = DataType::kR32F, c = DataType::kR32F;
   ComputeType compute = ComputeType::k32F;
@@ -19,10 +20,18 @@ struct Gemm {
   std::uint32_t epilogue = 1;  // cublasLtEpilogue_t; 1: none
   Library library = Library::kCublas;
 };
-static_assert(sizeof(Gemm) == 64);
+static_assert(sizeof(Gemm) == 72);
 
-// Records `gemm` on `stream`. `blocking`: the call returns only when the result is there. Empty products
-// launch nothing, as in the libraries.
-void record_gemm(const Gemm& gemm, void* stream, bool blocking = false);
+// Where the results go: `batch` matrices of m x n elements, column-major.
+struct Output {
+  void* data = nullptr;  // nullptr: unknown
+  std::int64_t leading_dimension = 0;
+  std::int64_t stride = 0;  // elements from one matrix of the batch to the next
+  bool pointers = false;    // data is a device array of `batch` pointers
+};
+
+// Records `gemm` on `stream`; its output then reads zero, for nobody computes it. `blocking`: the call
+// returns only when the result is there. Empty products launch nothing, as in the libraries.
+void record_gemm(const Gemm& gemm, const Output& output, void* stream, bool blocking = false);
 
 }  // namespace maya::math

@@ -1,0 +1,82 @@
+// What the driver API's source files share. Streams, events, memory and kernels are those of core/: a
+// CUstream is a cudaStream_t, a CUfunction a KernelInfo.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace maya::cuda {
+
+// CUresult. Equal to the runtime's error of the same meaning, so that either API passes on the other's.
+enum class Result : std::int32_t {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kFileNotFound = 301,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kLaunchOutOfResources = 701,
+  kNotSupported = 801,
+};
+
+inline Result result(int code) { return static_cast<Result>(code); }
+
+using DevicePointer = std::uintptr_t;  // CUdeviceptr of the _v2 functions
+
+// A context: the primary one of its device, or one that cuCtxCreate made, which shares everything with it.
+struct Context {
+  int device = 0;
+  bool primary = false;
+  std::uint32_t flags = 0;
+};
+
+bool device_in_use(int device);  // its primary context is active
+void device_uuid(int device, unsigned char uuid[16]);
+
+Context* find_context(const void* handle);  // nullptr: destroyed or foreign
+Context* primary_context(int device);
+// The calling thread's: the top of its stack, else the primary one once the device is in use.
+Context* current_context_of_thread();
+
+}  // namespace maya::cuda
+
+// The runtime API's entry points that the driver's are made of; cuda/runtime*.cpp defines them.
+extern "C" {
+int cudaMemcpyAsync(void* destination, const void* source, std::size_t bytes, int kind, void* stream);
+int cudaMemcpy(void* destination, const void* source, std::size_t bytes, int kind);
+int cudaMemcpy2DAsync(void* destination, std::size_t destination_pitch, const void* source,
+                      std::size_t source_pitch, std::size_t width, std::size_t height, int kind,
+                      void* stream);
+int cudaMemset(void* destination, int value, std::size_t bytes);
+int cudaMemsetAsync(void* destination, int value, std::size_t bytes, void* stream);
+int cudaMalloc(void** pointer, std::size_t bytes);
+int cudaFree(void* pointer);
+int cudaMallocHost(void** pointer, std::size_t bytes);
+int cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags);
+int cudaFreeHost(void* pointer);
+int cudaHostRegister(void* pointer, std::size_t bytes, unsigned flags);
+int cudaHostUnregister(void* pointer);
+int cudaHostGetDevicePointer(void** device, void* host, unsigned flags);
+int cudaHostGetFlags(unsigned* flags, void* pointer);
+int cudaMallocManaged(void** pointer, std::size_t bytes, unsigned flags);
+int cudaMallocPitch(void** pointer, std::size_t* pitch, std::size_t width, std::size_t height);
+int cudaMallocAsync(void** pointer, std::size_t bytes, void* stream);
+int cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, void* pool, void* stream);
+int cudaFreeAsync(void* pointer, void* stream);
+int cudaDeviceGetAttribute(int* value, int attribute, int device);
+int cudaDeviceCanAccessPeer(int* can, int device, int peer);
+int cudaDeviceEnablePeerAccess(int device, unsigned flags);
+int cudaDeviceDisablePeerAccess(int device);
+int cudaDeviceGetP2PAttribute(int* value, int attribute, int device, int peer);
+int cudaDeviceGetPCIBusId(char* id, int bytes, int device);
+int cudaDeviceGetByPCIBusId(int* device, const char* id);
+int cudaDeviceGetLimit(std::size_t* value, int limit);
+int cudaDeviceSetLimit(int limit, std::size_t value);
+int cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+const char* cudaGetErrorString(int code);
+}

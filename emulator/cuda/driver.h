@@ -45,7 +45,8 @@ Context* current_context_of_thread();
 
 }  // namespace maya::cuda
 
-// The runtime API's entry points that the driver's are made of; cuda/runtime*.cpp defines them.
+// The runtime API's entry points that the driver's are made of; cuda/runtime*.cpp defines them. Those with
+// the same parameters and errors are aliases in abi/cuda.tsv and need nothing here.
 extern "C" {
 int cudaMemcpyAsync(void* destination, const void* source, std::size_t bytes, int kind, void* stream);
 int cudaMemcpy(void* destination, const void* source, std::size_t bytes, int kind);
@@ -54,29 +55,8 @@ int cudaMemcpy2DAsync(void* destination, std::size_t destination_pitch, const vo
                       void* stream);
 int cudaMemset(void* destination, int value, std::size_t bytes);
 int cudaMemsetAsync(void* destination, int value, std::size_t bytes, void* stream);
-int cudaMalloc(void** pointer, std::size_t bytes);
-int cudaFree(void* pointer);
-int cudaMallocHost(void** pointer, std::size_t bytes);
-int cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags);
-int cudaFreeHost(void* pointer);
-int cudaHostRegister(void* pointer, std::size_t bytes, unsigned flags);
-int cudaHostUnregister(void* pointer);
-int cudaHostGetDevicePointer(void** device, void* host, unsigned flags);
-int cudaHostGetFlags(unsigned* flags, void* pointer);
-int cudaMallocManaged(void** pointer, std::size_t bytes, unsigned flags);
-int cudaMallocPitch(void** pointer, std::size_t* pitch, std::size_t width, std::size_t height);
-int cudaMallocAsync(void** pointer, std::size_t bytes, void* stream);
-int cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, void* pool, void* stream);
-int cudaFreeAsync(void* pointer, void* stream);
 int cudaDeviceGetAttribute(int* value, int attribute, int device);
-int cudaDeviceCanAccessPeer(int* can, int device, int peer);
 int cudaDeviceEnablePeerAccess(int device, unsigned flags);
 int cudaDeviceDisablePeerAccess(int device);
-int cudaDeviceGetP2PAttribute(int* value, int attribute, int device, int peer);
-int cudaDeviceGetPCIBusId(char* id, int bytes, int device);
-int cudaDeviceGetByPCIBusId(int* device, const char* id);
-int cudaDeviceGetLimit(std::size_t* value, int limit);
-int cudaDeviceSetLimit(int limit, std::size_t value);
-int cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 const char* cudaGetErrorString(int code);
 }

@@ -239,22 +239,6 @@ Result cuDeviceComputeCapability(int* major, int* minor, int device) {
   return status == Result::kSuccess ? write(minor, maya::rank_config().minor) : status;
 }
 
-Result cuDeviceCanAccessPeer(int* can, int device, int peer) {
-  return result(cudaDeviceCanAccessPeer(can, device, peer));
-}
-
-Result cuDeviceGetP2PAttribute(int* value, int attribute, int device, int peer) {
-  return result(cudaDeviceGetP2PAttribute(value, attribute, device, peer));
-}
-
-Result cuDeviceGetPCIBusId(char* id, int bytes, int device) {
-  return result(cudaDeviceGetPCIBusId(id, bytes, device));
-}
-
-Result cuDeviceGetByPCIBusId(int* device, const char* id) {
-  return result(cudaDeviceGetByPCIBusId(device, id));
-}
-
 Result cuGetErrorName(int code, const char** name) {
   const cuda::ErrorName* error = cuda::find_error(code);
   const Result status = write(name, error == nullptr ? static_cast<const char*>(nullptr) : error->name);
@@ -383,14 +367,6 @@ Result cuCtxSynchronize_v2(Context* context) {
   if (context == nullptr) return cuCtxSynchronize();
   if (cuda::find_context(context) == nullptr) return Result::kInvalidContext;
   return result(maya::synchronize_device(context->device));
-}
-
-Result cuCtxGetLimit(std::size_t* value, int limit) { return result(cudaDeviceGetLimit(value, limit)); }
-
-Result cuCtxSetLimit(int limit, std::size_t value) { return result(cudaDeviceSetLimit(limit, value)); }
-
-Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  return result(cudaDeviceGetStreamPriorityRange(least, greatest));
 }
 
 Result cuCtxEnablePeerAccess(Context* peer, unsigned flags) {

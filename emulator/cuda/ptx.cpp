@@ -1,0 +1,618 @@
+#include "cuda/ptx.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+namespace maya::cuda {
+namespace {
+
+using Kernel = PtxKernel;
+using Op = PtxKernel::Op;
+using Type = PtxKernel::Type;
+using Operand = PtxKernel::Operand;
+using Instruction = PtxKernel::Instruction;
+
+constexpr std::uint64_t kStepBudget = 40'000'000;  // instructions of all sampled threads together
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  return text;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// `s32`, `u64`, `b16`, `f32`, `pred`...
+std::optional<Type> parse_type(std::string_view word) {
+  if (word == "pred") return Type{1, false};
+  if (word.size() < 2 || std::strchr("subf", word[0]) == nullptr) return std::nullopt;
+  int bits = 0;
+  const auto [end, error] = std::from_chars(word.data() + 1, word.data() + word.size(), bits);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return Type{bits, word[0] == 's'};
+}
+
+std::optional<std::int64_t> parse_number(std::string_view text) {
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
+  if (text.ends_with('U')) text.remove_suffix(1);
+  const int base = text.starts_with("0x") ? 16 : 10;
+  if (base == 16) text.remove_prefix(2);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
+}
+
+constexpr std::array<std::string_view, 12> kSpecials{"%tid.x",   "%tid.y",    "%tid.z",    "%ctaid.x",
+                                                     "%ctaid.y", "%ctaid.z",  "%ntid.x",   "%ntid.y",
+                                                     "%ntid.z",  "%nctaid.x", "%nctaid.y", "%nctaid.z"};
+
+// The operand list of an instruction: commas outside of brackets and braces separate.
+std::vector<std::string_view> split_operands(std::string_view text) {
+  std::vector<std::string_view> parts;
+  int depth = 0;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    depth += text[i] == '[' || text[i] == '{';
+    depth -= text[i] == ']' || text[i] == '}';
+    if (text[i] != ',' || depth > 0) continue;
+    parts.push_back(trim(text.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+  if (!trim(text.substr(begin)).empty()) parts.push_back(trim(text.substr(begin)));
+  return parts;
+}
+
+Op operation(std::string_view base, const std::vector<std::string_view>& modifiers) {
+  const auto has = [&](std::string_view word) {
+    return std::ranges::find(modifiers, word) != modifiers.end();
+  };
+  static const std::unordered_map<std::string_view, Op> kPlain{
+      {"mov", Op::kMove},       {"add", Op::kAdd},       {"sub", Op::kSub},     {"shl", Op::kShiftLeft},
+      {"shr", Op::kShiftRight}, {"and", Op::kAnd},       {"or", Op::kOr},       {"xor", Op::kXor},
+      {"not", Op::kNot},        {"neg", Op::kNegate},    {"min", Op::kMin},     {"max", Op::kMax},
+      {"div", Op::kDivide},     {"rem", Op::kRemainder}, {"selp", Op::kSelect}, {"setp", Op::kCompare},
+      {"cvt", Op::kConvert},    {"bfe", Op::kBitField},  {"bra", Op::kBranch},  {"ret", Op::kReturn},
+      {"exit", Op::kReturn},    {"cvta", Op::kMove},     {"brx", Op::kRefuse},  {"call", Op::kRefuse}};
+  if (base == "mul") return has("wide") ? Op::kMulWide : has("hi") ? Op::kMulHigh : Op::kMulLow;
+  if (base == "mad") return has("wide") ? Op::kMadWide : has("hi") ? Op::kUnknown : Op::kMadLow;
+  if (base == "ld" && has("param")) return Op::kMove;
+  if (base == "ld" && has("global")) return Op::kLoad;
+  if (base == "st" && has("global")) return Op::kStore;
+  if ((base == "atom" || base == "red") && has("global")) return Op::kAtomic;
+  if (base == "cp" && has("bulk")) return Op::kRefuse;  // a tensor map holds the addresses
+  if (base == "cp" && has("async") && has("global")) return Op::kAsyncCopy;
+  const auto plain = kPlain.find(base);
+  return plain == kPlain.end() ? Op::kUnknown : plain->second;
+}
+
+bool is_memory(Op op) {
+  return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy;
+}
+
+}  // namespace
+
+// Turns the text of one entry into instructions; a register is its index.
+class PtxParser {
+ public:
+  std::optional<Kernel> parse(std::string_view ptx, std::string_view name) {
+    const std::size_t entry = find_entry(ptx, name);
+    if (entry == std::string_view::npos) return std::nullopt;
+    const std::size_t open = ptx.find('(', entry), close = ptx.find(')', open), body = ptx.find('{', close);
+    if (body == std::string_view::npos) return std::nullopt;
+    parse_parameters(ptx.substr(open + 1, close - open - 1));
+    parse_body(ptx.substr(body + 1));
+    resolve_branches();
+    kernel_.registers_ = static_cast<int>(registers_.size());
+    return std::move(kernel_);
+  }
+
+ private:
+  static std::size_t find_entry(std::string_view ptx, std::string_view name) {
+    for (std::size_t at = ptx.find(".entry"); at != std::string_view::npos;
+         at = ptx.find(".entry", at + 1)) {
+      const std::string_view rest = trim(ptx.substr(at + 6, name.size() + 8));
+      const bool whole = rest.size() == name.size() || rest[name.size()] == '(' || rest[name.size()] == ' ';
+      if (rest.starts_with(name) && whole) return at;
+    }
+    return std::string_view::npos;
+  }
+
+  void parse_parameters(std::string_view list) {
+    for (std::string_view line : split(list, ',')) {
+      const std::string_view text = trim(line);
+      if (text.empty()) continue;
+      Kernel::Parameter& parameter = kernel_.parameters_.emplace_back();
+      parameter.name = text.substr(text.find_last_of(" \t") + 1);
+      parameter.pointer = text.find(".ptr") != std::string_view::npos;
+      for (std::string_view word : split(text, ' ')) {
+        if (!word.starts_with('.')) continue;
+        if (const auto type = parse_type(word.substr(1))) parameter.bytes = type->bits / 8;
+      }
+    }
+  }
+
+  void parse_body(std::string_view body) {
+    int depth = 1;
+    for (std::string_view line : split(body, '\n')) {
+      line = trim(line.substr(0, line.find("//")));
+      if (line == "{" || line == "}") depth += line == "{" ? 1 : -1;
+      if (depth == 0) return;
+      parse_line(line);
+    }
+  }
+
+  void parse_line(std::string_view line) {
+    const bool label = line.ends_with(':');
+    if (label) labels_[line.substr(0, line.size() - 1)] = static_cast<int>(kernel_.instructions_.size());
+    const bool instruction = line.ends_with(';') && !line.starts_with('.');
+    if (instruction) parse_instruction(line.substr(0, line.size() - 1));
+  }
+
+  void parse_instruction(std::string_view text) {
+    Instruction instruction;
+    if (text.starts_with('@')) {
+      const std::size_t end = text.find_first_of(" \t");
+      std::string_view guard = text.substr(1, end - 1);
+      instruction.guard_negated = guard.starts_with('!');
+      if (instruction.guard_negated) guard.remove_prefix(1);
+      instruction.guard = register_index(guard);
+      text = trim(text.substr(end));
+    }
+    const std::size_t end = std::min(text.find_first_of(" \t"), text.size());
+    const auto words = split(text.substr(0, end), '.');
+    const std::vector<std::string_view> modifiers(words.begin() + 1, words.end());
+    instruction.op = operation(words.front(), modifiers);
+    read_modifiers(instruction, modifiers);
+    read_operands(instruction, split_operands(text.substr(end)));
+    kernel_.instructions_.push_back(std::move(instruction));
+  }
+
+  static void read_modifiers(Instruction& instruction, const std::vector<std::string_view>& modifiers) {
+    int vector = 1;
+    bool typed = false;
+    for (std::string_view word : modifiers) {
+      if (word == "v2" || word == "v4" || word == "v8") vector = word[1] - '0';
+      const auto type = parse_type(word);
+      const bool floating = type && word[0] == 'f';
+      if (floating && !is_memory(instruction.op)) instruction.op = Op::kUnknown;
+      if (type && !typed) instruction.type = *type;
+      if (type) instruction.source_type = *type;  // the last: what cvt converts from
+      typed = typed || type;
+    }
+    instruction.bytes = vector * instruction.type.bits / 8;
+    if (instruction.op == Op::kCompare && !modifiers.empty()) {
+      modifiers.front().copy(instruction.comparison, sizeof instruction.comparison - 1);
+    }
+  }
+
+  void read_operands(Instruction& instruction, const std::vector<std::string_view>& operands) {
+    if (instruction.op == Op::kBranch && !operands.empty()) {
+      branches_.emplace_back(kernel_.instructions_.size(), operands.front());
+      return;
+    }
+    const bool stores = instruction.op == Op::kStore || instruction.op == Op::kAsyncCopy;
+    std::size_t first_source = 0;
+    if (!stores && !operands.empty() && !operands.front().starts_with('[')) {
+      for (std::string_view name : names_in(operands.front())) {
+        instruction.results.push_back(register_index(name));
+      }
+      first_source = 1;
+    }
+    for (std::size_t i = first_source; i < operands.size(); ++i) {
+      if (operands[i].starts_with('{')) continue;  // vectors of stored values decide nothing
+      instruction.sources.push_back(operand(operands[i]));
+    }
+    if (instruction.op == Op::kAsyncCopy) order_async_copy(instruction);
+  }
+
+  // cp.async [shared], [global], bytes, source bytes: the global address goes first, as for loads.
+  static void order_async_copy(Instruction& instruction) {
+    if (instruction.sources.size() < 3) {
+      instruction.op = Op::kRefuse;
+      return;
+    }
+    instruction.bytes = static_cast<int>(instruction.sources[2].immediate);
+    std::swap(instruction.sources[0], instruction.sources[1]);
+  }
+
+  // `%r1`, `{ %r1, %r2 }` or `%p1|%p2`.
+  static std::vector<std::string_view> names_in(std::string_view text) {
+    if (text.starts_with('{')) text = text.substr(1, text.size() - 2);
+    std::vector<std::string_view> names;
+    for (std::string_view part : split(text, ',')) {
+      for (std::string_view name : split(part, '|')) names.push_back(trim(name));
+    }
+    return names;
+  }
+
+  Operand operand(std::string_view text) {
+    Operand result;
+    if (text.starts_with('[')) return address(trim(text.substr(1, text.size() - 2)));
+    if (const auto number = parse_number(text)) {
+      result.kind = Operand::Kind::kImmediate;
+      result.immediate = *number;
+      return result;
+    }
+    const auto special = std::ranges::find(kSpecials, text);
+    if (special != kSpecials.end()) {
+      result.kind = Operand::Kind::kSpecial;
+      result.index = static_cast<int>(special - kSpecials.begin());
+    } else if (text.starts_with('%')) {
+      result.kind = Operand::Kind::kRegister;
+      result.index = register_index(text);
+    }
+    return result;
+  }
+
+  Operand address(std::string_view text) {
+    const std::size_t plus = text.find('+');
+    const std::string_view base = trim(text.substr(0, plus));
+    Operand result = operand(base);
+    const auto parameter = std::ranges::find(kernel_.parameters_, base, &Kernel::Parameter::name);
+    if (parameter != kernel_.parameters_.end()) {
+      result.kind = Operand::Kind::kParameter;
+      result.index = static_cast<int>(parameter - kernel_.parameters_.begin());
+    }
+    if (plus != std::string_view::npos)
+      result.immediate = parse_number(trim(text.substr(plus + 1))).value_or(0);
+    return result;
+  }
+
+  int register_index(std::string_view name) {
+    return registers_.try_emplace(name, static_cast<int>(registers_.size())).first->second;
+  }
+
+  void resolve_branches() {
+    for (const auto& [index, label] : branches_) {
+      const auto target = labels_.find(label);
+      Instruction& branch = kernel_.instructions_[index];
+      if (target == labels_.end())
+        branch.op = Op::kRefuse;
+      else
+        branch.target = target->second;
+    }
+  }
+
+  Kernel kernel_;
+  std::unordered_map<std::string_view, int> registers_;
+  std::unordered_map<std::string_view, int> labels_;
+  std::vector<std::pair<std::size_t, std::string_view>> branches_;
+};
+
+namespace {
+
+struct Value {
+  std::uint64_t bits = 0;
+  bool known = false;
+  std::int16_t pointer = -1;  // the parameter an address came from
+};
+
+std::uint64_t narrow(std::uint64_t bits, Type type) {
+  if (type.bits >= 64) return bits;
+  const std::uint64_t mask = (std::uint64_t{1} << type.bits) - 1;
+  bits &= mask;
+  const bool negative = type.is_signed && (bits >> (type.bits - 1)) != 0;
+  return negative ? bits | ~mask : bits;
+}
+
+struct Interval {
+  std::uint64_t begin, bytes;
+};
+
+// What one block touches behind one pointer, in one direction.
+struct Touched {
+  std::vector<Interval> intervals;
+  std::uint64_t unplaced_bytes = 0;  // accesses at addresses that depend on loaded values
+};
+using Footprint = std::map<std::pair<int, bool>, Touched>;  // by (pointer parameter, written)
+
+// One thread: registers and the run through the instructions.
+class Thread {
+ public:
+  Thread(const std::vector<Kernel::Parameter>& parameters, const std::vector<Instruction>& instructions,
+         int registers, const PtxLaunch& launch, Footprint& footprint)
+      : parameters_(parameters),
+        instructions_(instructions),
+        launch_(launch),
+        footprint_(footprint),
+        registers_(static_cast<std::size_t>(registers)) {}
+
+  // False: the run depends on values that are not known, or is over the budget.
+  bool run(const std::array<std::uint32_t, 12>& specials, std::uint64_t& steps_left) {
+    specials_ = &specials;
+    std::ranges::fill(registers_, Value{});
+    for (std::size_t at = 0; at < instructions_.size();) {
+      if (steps_left-- == 0) return false;
+      const Instruction& instruction = instructions_[at++];
+      const int executed = guard(instruction);
+      if (executed == 0) continue;
+      if (instruction.op == Op::kReturn && executed > 0) return true;
+      if (instruction.op == Op::kBranch || instruction.op == Op::kReturn) {
+        if (executed < 0 && !skips_arithmetic_only(instruction, at)) return false;
+        if (executed > 0) at = static_cast<std::size_t>(instruction.target);
+        continue;
+      }
+      if (instruction.op == Op::kRefuse) return false;
+      if (is_memory(instruction.op)) touch(instruction);
+      store_results(instruction, executed < 0);
+    }
+    return true;
+  }
+
+ private:
+  // 1: executed, 0: not, -1: unknown.
+  int guard(const Instruction& instruction) const {
+    if (instruction.guard < 0) return 1;
+    const Value& value = registers_[static_cast<std::size_t>(instruction.guard)];
+    if (!value.known) return -1;
+    return (value.bits != 0) != instruction.guard_negated ? 1 : 0;
+  }
+
+  // A branch on a floating-point value, over its special cases: either way the same memory is touched.
+  bool skips_arithmetic_only(const Instruction& branch, std::size_t next) const {
+    const auto target = static_cast<std::size_t>(branch.target);
+    if (branch.op != Op::kBranch || target < next) return false;
+    return std::none_of(instructions_.begin() + static_cast<std::ptrdiff_t>(next),
+                        instructions_.begin() + static_cast<std::ptrdiff_t>(target),
+                        [](const Instruction& skipped) { return is_memory(skipped.op); });
+  }
+
+  Value read(const Operand& operand) const {
+    switch (operand.kind) {
+      case Operand::Kind::kRegister: {
+        Value value = registers_[static_cast<std::size_t>(operand.index)];
+        value.bits += static_cast<std::uint64_t>(operand.immediate);
+        return value;
+      }
+      case Operand::Kind::kImmediate: return {static_cast<std::uint64_t>(operand.immediate), true, -1};
+      case Operand::Kind::kSpecial:
+        return {(*specials_)[static_cast<std::size_t>(operand.index)], true, -1};
+      case Operand::Kind::kParameter: return parameter(operand);
+      case Operand::Kind::kNone: break;
+    }
+    return {};
+  }
+
+  Value parameter(const Operand& operand) const {
+    const auto index = static_cast<std::size_t>(operand.index);
+    Value value{0, true, static_cast<std::int16_t>(parameters_[index].pointer ? operand.index : -1)};
+    std::memcpy(&value.bits, launch_.arguments[index],
+                static_cast<std::size_t>(std::min(parameters_[index].bytes, 8)));
+    return value;
+  }
+
+  void touch(const Instruction& instruction) {
+    if (instruction.sources.empty()) return;
+    const Value address = read(instruction.sources.front());
+    if (instruction.op != Op::kStore) add(address, instruction.bytes, false);
+    if (instruction.op == Op::kStore || instruction.op == Op::kAtomic)
+      add(address, instruction.bytes, true);
+  }
+
+  void add(const Value& address, int bytes, bool written) {
+    Touched& touched = footprint_[{address.pointer, written}];
+    if (address.known)
+      touched.intervals.push_back({address.bits, static_cast<std::uint64_t>(bytes)});
+    else
+      touched.unplaced_bytes += static_cast<std::uint64_t>(bytes);
+  }
+
+  void store_results(const Instruction& instruction, bool doubtful) {
+    if (instruction.results.empty()) return;
+    Value value = doubtful ? Value{} : evaluate(instruction);
+    for (int index : instruction.results) {
+      registers_[static_cast<std::size_t>(index)] = value;
+      value = {};  // only the first of several results is ever an integer of interest
+    }
+  }
+
+  Value evaluate(const Instruction& instruction) const {
+    std::array<Value, 3> in{};
+    const bool packed =
+        instruction.sources.empty() || (instruction.results.size() > 1 && instruction.op != Op::kCompare);
+    const bool combined = instruction.op == Op::kCompare && instruction.sources.size() > 2;
+    if (instruction.op == Op::kUnknown || is_memory(instruction.op) || packed || combined) return {};
+    if (instruction.sources.size() > in.size()) return {};
+    for (std::size_t i = 0; i < instruction.sources.size(); ++i) in[i] = read(instruction.sources[i]);
+    if (instruction.op == Op::kSelect) return in[2].known ? in[in[2].bits != 0 ? 0 : 1] : Value{};
+    Value result;
+    result.pointer = std::max({in[0].pointer, in[1].pointer, in[2].pointer});
+    result.known = true;
+    for (std::size_t i = 0; i < instruction.sources.size(); ++i) result.known = result.known && in[i].known;
+    if (result.known) result.bits = compute(instruction, in, result.known);
+    return result;
+  }
+
+  static bool compare(const Instruction& instruction, std::uint64_t a, std::uint64_t b) {
+    const std::string_view how(instruction.comparison);
+    const Type type = instruction.type;
+    a = narrow(a, type), b = narrow(b, type);
+    const bool less = type.is_signed ? static_cast<std::int64_t>(a) < static_cast<std::int64_t>(b) : a < b;
+    if (how == "eq") return a == b;
+    if (how == "ne") return a != b;
+    if (how == "lt" || how == "lo") return less;
+    if (how == "le" || how == "ls") return less || a == b;
+    if (how == "gt" || how == "hi") return !less && a != b;
+    return !less;  // ge, hs
+  }
+
+  static std::uint64_t divide(Type type, std::uint64_t a, std::uint64_t b, bool remainder) {
+    a = narrow(a, type), b = narrow(b, type);
+    if (!type.is_signed) return remainder ? a % b : a / b;
+    const auto x = static_cast<std::int64_t>(a), y = static_cast<std::int64_t>(b);
+    return static_cast<std::uint64_t>(remainder ? x % y : x / y);
+  }
+
+  static std::uint64_t high_half(Type type, std::uint64_t a, std::uint64_t b) {
+    if (type.bits <= 32) return (narrow(a, type) * narrow(b, type)) >> type.bits;
+    if (type.is_signed) {
+      return static_cast<std::uint64_t>(
+          (static_cast<__int128>(static_cast<std::int64_t>(a)) * static_cast<std::int64_t>(b)) >> 64);
+    }
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+  }
+
+  static std::uint64_t shift_right(Type type, std::uint64_t value, std::uint64_t by) {
+    value = narrow(value, type);
+    if (by >= static_cast<std::uint64_t>(type.bits)) by = static_cast<std::uint64_t>(type.bits) - 1;
+    return type.is_signed ? static_cast<std::uint64_t>(static_cast<std::int64_t>(value) >> by)
+                          : value >> by;
+  }
+
+  static std::uint64_t compute(const Instruction& instruction, const std::array<Value, 3>& in,
+                               bool& known) {
+    const Type type = instruction.type;
+    const std::uint64_t a = in[0].bits, b = in[1].bits, c = in[2].bits;
+    const auto wide = [&] { return narrow(a, type) * narrow(b, type); };
+    const auto less = [&] {
+      return type.is_signed
+                 ? static_cast<std::int64_t>(narrow(a, type)) < static_cast<std::int64_t>(narrow(b, type))
+                 : narrow(a, type) < narrow(b, type);
+    };
+    switch (instruction.op) {
+      case Op::kMove: return narrow(a, type);
+      case Op::kAdd: return narrow(a + b, type);
+      case Op::kSub: return narrow(a - b, type);
+      case Op::kMulLow: return narrow(a * b, type);
+      case Op::kMulHigh: return narrow(high_half(type, a, b), type);
+      case Op::kMulWide: return narrow(wide(), {type.bits * 2, type.is_signed});
+      case Op::kMadLow: return narrow(a * b + c, type);
+      case Op::kMadWide: return narrow(wide() + c, {type.bits * 2, type.is_signed});
+      case Op::kShiftLeft: return b >= static_cast<std::uint64_t>(type.bits) ? 0 : narrow(a << b, type);
+      case Op::kShiftRight: return shift_right(type, a, b);
+      case Op::kAnd: return narrow(a & b, type);
+      case Op::kOr: return narrow(a | b, type);
+      case Op::kXor: return narrow(a ^ b, type);
+      case Op::kNot: return narrow(~a, type);
+      case Op::kNegate: return narrow(~a + 1, type);
+      case Op::kMin: return less() ? a : b;
+      case Op::kMax: return less() ? b : a;
+      case Op::kCompare: return compare(instruction, a, b) ? 1 : 0;
+      case Op::kConvert: return narrow(narrow(a, instruction.source_type), type);
+      case Op::kBitField:
+        return narrow(shift_right({type.bits, false}, a, b), {static_cast<int>(c), type.is_signed});
+      case Op::kDivide:
+      case Op::kRemainder:
+        known = narrow(b, type) != 0;
+        return known ? divide(type, a, b, instruction.op == Op::kRemainder) : 0;
+      default: known = false; return 0;
+    }
+  }
+
+  const std::vector<Kernel::Parameter>& parameters_;
+  const std::vector<Instruction>& instructions_;
+  const PtxLaunch& launch_;
+  Footprint& footprint_;
+  const std::array<std::uint32_t, 12>* specials_ = nullptr;
+  std::vector<Value> registers_;
+};
+
+std::uint64_t distinct_bytes(std::vector<Interval>& intervals) {
+  std::ranges::sort(intervals, {}, &Interval::begin);
+  std::uint64_t total = 0, reached = 0;
+  for (const Interval& interval : intervals) {
+    const std::uint64_t begin = std::max(interval.begin, reached), end = interval.begin + interval.bytes;
+    if (end > begin) total += end - begin;
+    reached = std::max(reached, end);
+  }
+  return total;
+}
+
+// Behind one pointer, in one direction, over the sampled blocks.
+struct Sampled {
+  std::uint64_t interior = 0, last = 0;  // bytes of the blocks sampled before the last one, and of that
+  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max(), highest = 0;
+  bool spans = true;  // false: some addresses are unknown, and so is the span
+};
+
+void add_block(Sampled& sampled, Touched& touched, bool last) {
+  const std::uint64_t bytes = distinct_bytes(touched.intervals) + touched.unplaced_bytes;
+  (last ? sampled.last : sampled.interior) += bytes;
+  sampled.spans = sampled.spans && touched.unplaced_bytes == 0;
+  for (const Interval& interval : touched.intervals) {
+    sampled.lowest = std::min(sampled.lowest, interval.begin);
+    sampled.highest = std::max(sampled.highest, interval.begin + interval.bytes);
+  }
+}
+
+}  // namespace
+
+std::optional<PtxKernel> PtxKernel::parse(std::string_view ptx, std::string_view name) {
+  return PtxParser().parse(ptx, name);
+}
+
+std::vector<std::uint64_t> PtxKernel::scalars(void** arguments) const {
+  std::vector<std::uint64_t> values;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].pointer) continue;
+    std::uint64_t value = 0;
+    std::memcpy(&value, arguments[i], static_cast<std::size_t>(std::min(parameters_[i].bytes, 8)));
+    values.push_back(value);
+  }
+  return values;
+}
+
+std::optional<std::uint64_t> PtxKernel::global_bytes(const PtxLaunch& launch) const {
+  const auto& [grid, block, arguments] = launch;
+  if (arguments == nullptr && !parameters_.empty()) return std::nullopt;
+  const std::uint64_t blocks = std::uint64_t{grid[0]} * grid[1] * grid[2];
+  std::vector<std::uint64_t> sample{0, 1, blocks / 2, blocks - 1};
+  std::erase_if(sample, [&](std::uint64_t index) { return index >= blocks; });
+  std::ranges::sort(sample);
+  sample.erase(std::ranges::unique(sample).begin(), sample.end());
+
+  std::map<std::pair<int, bool>, Sampled> totals;
+  std::uint64_t steps_left = kStepBudget;
+  for (const std::uint64_t index : sample) {
+    Footprint footprint;
+    Thread thread(parameters_, instructions_, registers_, launch, footprint);
+    const auto x = static_cast<std::uint32_t>(index % grid[0]),
+               y = static_cast<std::uint32_t>(index / grid[0] % grid[1]),
+               z = static_cast<std::uint32_t>(index / grid[0] / grid[1]);
+    const std::uint32_t threads = block[0] * block[1] * block[2];
+    for (std::uint32_t t = 0; t < threads; ++t) {
+      const std::array<std::uint32_t, 12> specials{t % block[0],
+                                                   t / block[0] % block[1],
+                                                   t / block[0] / block[1],
+                                                   x,
+                                                   y,
+                                                   z,
+                                                   block[0],
+                                                   block[1],
+                                                   block[2],
+                                                   grid[0],
+                                                   grid[1],
+                                                   grid[2]};
+      if (!thread.run(specials, steps_left)) return std::nullopt;
+    }
+    for (auto& [where, touched] : footprint) add_block(totals[where], touched, index == blocks - 1);
+  }
+
+  std::uint64_t bytes = 0;
+  for (const auto& [where, sampled] : totals) {
+    const std::uint64_t interior_blocks = blocks - 1, interior_samples = sample.size() - 1;
+    const std::uint64_t all =
+        sampled.last + (interior_samples == 0 ? 0 : sampled.interior * interior_blocks / interior_samples);
+    bytes += sampled.spans ? std::min(all, sampled.highest - sampled.lowest) : all;
+  }
+  return bytes;
+}
+
+}  // namespace maya::cuda

@@ -1,0 +1,111 @@
+// What a kernel launch moves through global memory, found by running the address arithmetic of its PTX.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace maya::cuda {
+
+struct PtxLaunch {
+  std::uint32_t grid[3];
+  std::uint32_t block[3];
+  void** arguments;  // as cuLaunchKernel's kernelParams
+};
+
+// One `.entry` of a PTX module. Integers, predicates and branches are evaluated for every thread of a few
+// blocks; floating-point and loaded values are unknown. What is unknown and decides where the kernel goes
+// makes the answer unknown too.
+class PtxKernel {
+ public:
+  // nullopt: no such entry, or its directives are not understood.
+  static std::optional<PtxKernel> parse(std::string_view ptx, std::string_view name);
+
+  // Distinct bytes that the launch reads plus those it writes, over all blocks; nullopt: cannot be told.
+  // Sampled blocks stand for the others: per pointer, the bytes of a block times the blocks, but no more
+  // than the span of addresses that the sample touches.
+  std::optional<std::uint64_t> global_bytes(const PtxLaunch& launch) const;
+
+  // The arguments other than pointers: with grid and block, all that global_bytes depends on.
+  std::vector<std::uint64_t> scalars(void** arguments) const;
+
+  struct Parameter {
+    std::string name;
+    int bytes = 0;
+    bool pointer = false;
+  };
+
+  struct Type {
+    int bits = 32;
+    bool is_signed = false;
+  };
+
+  struct Operand {
+    enum class Kind : std::uint8_t {
+      kNone,
+      kRegister,
+      kImmediate,
+      kSpecial,
+      kParameter
+    } kind = Kind::kNone;
+    int index = 0;               // register, parameter, or special register (tid.x .. nctaid.z)
+    std::int64_t immediate = 0;  // or the offset from a register, for addresses
+  };
+
+  enum class Op : std::uint8_t {
+    kMove,
+    kAdd,
+    kSub,
+    kMulLow,
+    kMulHigh,
+    kMulWide,
+    kMadLow,
+    kMadWide,
+    kShiftLeft,
+    kShiftRight,
+    kAnd,
+    kOr,
+    kXor,
+    kNot,
+    kNegate,
+    kMin,
+    kMax,
+    kDivide,
+    kRemainder,
+    kSelect,
+    kCompare,
+    kConvert,
+    kBitField,
+    kLoad,
+    kStore,
+    kAtomic,
+    kAsyncCopy,
+    kBranch,
+    kReturn,
+    kUnknown,
+    kRefuse,
+  };
+
+  struct Instruction {
+    Op op = Op::kUnknown;
+    Type type, source_type;
+    char comparison[4] = {};
+    int guard = -1;  // predicate register; -1: always executed
+    bool guard_negated = false;
+    int bytes = 0;             // of a memory access
+    int target = 0;            // of a branch: instruction index
+    std::vector<int> results;  // registers
+    std::vector<Operand> sources;
+  };
+
+ private:
+  friend class PtxParser;
+  std::vector<Parameter> parameters_;
+  std::vector<Instruction> instructions_;
+  int registers_ = 0;
+};
+
+}  // namespace maya::cuda

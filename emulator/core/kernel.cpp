@@ -95,11 +95,12 @@ KernelInfo* find_kernel(const void* function_or_handle) {
 }
 
 void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
-                   std::size_t shared_bytes, void* stream) {
+                   std::size_t shared_bytes, void* stream, std::uint64_t bytes) {
   if (!recording()) return;
   LaunchKey key{};
   key.name = kernel.name_hash;
   key.shared_bytes = shared_bytes;
+  key.bytes = bytes;
   std::copy_n(grid, 3, key.grid);
   std::copy_n(block, 3, key.block);
   if (kernel.elements_argument >= 0 && args) {

@@ -34,8 +34,9 @@ KernelInfo* register_kernel(std::string mangled, const void* host_function);
 // The kernel behind a host stub or a handle; nullptr: unknown. Its name is demangled.
 KernelInfo* find_kernel(const void* function_or_handle);
 
-// One launch: interns the operation, records it and lets small values compute. `flags`: RecordFlags.
+// One launch: interns the operation, records it and lets small values compute. `bytes`: what it reads and
+// writes where the caller can tell; 0: as far as the kernel's name tells.
 void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3],
-                   void** args, std::size_t shared_bytes, void* stream);
+                   void** args, std::size_t shared_bytes, void* stream, std::uint64_t bytes = 0);
 
 }  // namespace maya

@@ -5,9 +5,11 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/handle_pool.h"
@@ -18,6 +20,7 @@
 #include "core/stream.h"
 #include "cuda/driver.h"
 #include "cuda/image.h"
+#include "cuda/ptx.h"
 
 namespace maya::cuda {
 namespace {
@@ -38,6 +41,9 @@ HandlePool<Module, 1 << 16>& modules() {
 struct Function {
   Module* module = nullptr;
   KernelImage image;
+  std::optional<PtxKernel> ptx;
+  std::mutex mutex;                                      // guards: bytes
+  std::unordered_map<std::string, std::uint64_t> bytes;  // by grid, block and scalar arguments
 };
 
 struct Functions {
@@ -90,7 +96,10 @@ KernelInfo* add_function(Module& module, const KernelImage& image) {
   kernel->max_threads_per_block = image.max_threads;
   Functions& all = functions();
   const std::lock_guard lock(all.mutex);
-  all.loaded[kernel] = std::make_unique<Function>(Function{&module, image});
+  auto& function = all.loaded[kernel] = std::make_unique<Function>();
+  function->module = &module;
+  function->image = image;
+  function->ptx = PtxKernel::parse(module.image.ptx, image.name);
   return kernel;
 }
 
@@ -193,6 +202,19 @@ std::vector<void*> unpack_arguments(const Function* function, void** extra) {
   return arguments;
 }
 
+// What the launch moves through global memory, found once per shape; 0: cannot be told.
+std::uint64_t launch_bytes(Function* function, const PtxLaunch& launch) {
+  if (function == nullptr || !function->ptx || launch.arguments == nullptr || !recording()) return 0;
+  std::string key(reinterpret_cast<const char*>(launch.grid), sizeof launch.grid + sizeof launch.block);
+  for (const std::uint64_t scalar : function->ptx->scalars(launch.arguments)) {
+    key.append(reinterpret_cast<const char*>(&scalar), sizeof scalar);
+  }
+  const std::lock_guard lock(function->mutex);
+  const auto [at, fresh] = function->bytes.try_emplace(std::move(key), 0);
+  if (fresh) at->second = function->ptx->global_bytes(launch).value_or(0);
+  return at->second;
+}
+
 Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t shared_bytes, void* stream,
               void** arguments, void** extra) {
   const Call call;
@@ -200,13 +222,15 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   if (kernel == nullptr || find_stream(stream) == nullptr) return Result::kInvalidHandle;
   const Result status = check_launch(*kernel, grid, block, shared_bytes);
   if (status != Result::kSuccess) return status;
+  Function* function = find_function(kernel);
   std::vector<void*> unpacked;
   if (arguments == nullptr && extra != nullptr) {
-    unpacked = unpack_arguments(find_function(kernel), extra);
+    unpacked = unpack_arguments(function, extra);
     if (!unpacked.empty()) arguments = unpacked.data();
   }
-  const std::uint32_t grid_of[] = {grid.x, grid.y, grid.z}, block_of[] = {block.x, block.y, block.z};
-  record_launch(*kernel, grid_of, block_of, arguments, shared_bytes, stream);
+  const PtxLaunch shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, arguments};
+  record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream,
+                launch_bytes(function, shape));
   return Result::kSuccess;
 }
 

@@ -1,0 +1,313 @@
+"""One prediction as one self-contained page: no request leaves it, and it needs no library."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.estimate.types import Estimates, Provenance
+from maya.report.labels import category, duration, label, operator_name, ranges, size
+from maya.report.slices import device_rows, host_slices
+from maya.report.terminal import SURENESS
+from maya.simulate.types import Prediction, RankTimeline, Timeline
+from maya.trace.types import Collective, JobTrace, RankTrace
+
+TOP_OPERATIONS = 25
+DRAWN_CLASSES = 24  # more would not fit a screen; the others are named
+DRAWN_SLICES = 60_000  # of all tracks together: about 1 MB of page
+BREAKDOWN = {
+    "exposed_compute": "compute",
+    "overlapped": "compute with communication",
+    "exposed_communication": "communication",
+    "idle": "idle",
+}
+
+
+@dataclass(frozen=True)
+class Window:
+    """The iteration that is shown: the last simulated one, in ns."""
+
+    iteration: int
+    begin: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.begin
+
+
+def write_html(
+    prediction: Prediction, trace: JobTrace, timeline: Timeline, estimates: Estimates, path: Path
+) -> None:
+    window = _window(timeline)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("maya.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"duration": duration, "size": size}
+    page = environment.get_template("prediction.html").render(
+        prediction=prediction,
+        breakdown=_breakdown(prediction),
+        sureness=_sureness(prediction),
+        measured=sum(prediction.provenance.get(name, 0.0) for name in ("profiled", "learned")),
+        capacity=max((rank.capacity_bytes for rank in trace.ranks), default=0),
+        classes=_classes(trace, timeline, window),
+        names=BREAKDOWN,
+        operations=_operations(trace, timeline, estimates, window),
+        communicators=_communicators(trace, timeline, window),
+        drawing=_script_json(_drawing(trace, timeline, window)),
+        undrawn=max(0, len(trace.ranks) - DRAWN_CLASSES),
+        iteration_s=window.length / 1e9,
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def _script_json(content: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _window(timeline: Timeline) -> Window:
+    ends = timeline.iteration_end_ns.tolist()
+    return Window(len(ends) - 1, ends[-2] if len(ends) > 1 else 0, ends[-1])
+
+
+def _breakdown(prediction: Prediction) -> list[dict[str, Any]]:
+    if prediction.breakdown_s is None:
+        return []
+    parts = asdict(prediction.breakdown_s)
+    total = sum(parts.values()) or 1.0
+    return [
+        {"key": key, "name": name, "seconds": parts[key], "share": parts[key] / total}
+        for key, name in BREAKDOWN.items()
+    ]
+
+
+def _sureness(prediction: Prediction) -> list[dict[str, Any]]:
+    shares = sorted(prediction.provenance.items(), key=lambda item: -item[1])
+    return [
+        {"key": key, "name": SURENESS.get(key, key), "share": share} for key, share in shares if share > 0
+    ]
+
+
+# -- ranks ----------------------------------------------------------------------------------------------
+
+
+def _classes(trace: JobTrace, timeline: Timeline, window: Window) -> list[dict[str, Any]]:
+    alike = [np.flatnonzero(trace.class_of_rank == number) for number in range(len(trace.ranks))]
+    return [
+        {
+            "rank": rank.rank,
+            "ranks": ranges(tuple(alike[number].tolist())),
+            "count": len(alike[number]),
+            "peak": rank.peak_reserved_bytes,
+            "capacity": rank.capacity_bytes,
+            "records": len(rank.records),
+            "parts": _shares(trace, rank, times, window),
+        }
+        for number, (rank, times) in enumerate(zip(trace.ranks, timeline.ranks, strict=True))
+    ]
+
+
+def _shares(trace: JobTrace, rank: RankTrace, times: RankTimeline, window: Window) -> dict[str, float]:
+    """How one rank's device spends the window: a sweep over the ends of compute and communication."""
+    rows = device_rows(rank)
+    communicates = np.array([isinstance(operation, Collective) for operation in trace.operations], dtype=bool)
+    is_communication = np.tile(communicates[rank.records["operation"][rows]], times.start.shape[0])
+    start = np.clip(times.start[:, rows].ravel(), window.begin, window.end)
+    end = np.clip(times.end[:, rows].ravel(), window.begin, window.end)
+    at = np.concatenate([start, end, [window.end]])
+    order = np.argsort(at, kind="stable")
+    spans = np.diff(at[order], prepend=window.begin)
+
+    def active(which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether any of `which` runs in the span that ends at each instant."""
+        change = np.concatenate([which.astype(np.int64), -which.astype(np.int64), [0]])[order]
+        return np.concatenate([[0], np.cumsum(change)[:-1]]) > 0
+
+    compute, communication = active(~is_communication), active(is_communication)
+    length = max(1, window.length)
+    return {
+        "exposed_compute": float(spans[compute & ~communication].sum()) / length,
+        "overlapped": float(spans[compute & communication].sum()) / length,
+        "exposed_communication": float(spans[~compute & communication].sum()) / length,
+        "idle": float(spans[~compute & ~communication].sum()) / length,
+    }
+
+
+# -- tables ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Sum:
+    count: float = 0.0  # a rank and iteration, mean over ranks
+    seconds: float = 0.0
+
+
+def _operations(trace: JobTrace, timeline: Timeline, estimates: Estimates, window: Window) -> dict[str, Any]:
+    """Device time of an iteration by operation, mean over all ranks; the largest first."""
+    seconds, counts = _device_time(trace, timeline, window)
+    sums: defaultdict[tuple[str, str, str], _Sum] = defaultdict(_Sum)
+    for index in np.flatnonzero(counts).tolist():
+        operation = trace.operations[index]
+        provenance = Provenance(estimates.provenance[index]).name.lower()
+        entry = sums[label(operation), operator_name(operation), provenance]
+        entry.count += float(counts[index])
+        entry.seconds += float(seconds[index])
+    ranked = sorted(sums.items(), key=lambda item: -item[1].seconds)
+    total = sum(entry.seconds for _, entry in ranked) or 1.0
+    rows = [
+        {
+            "name": name,
+            "operator": operator,
+            "provenance": provenance,
+            "count": entry.count,
+            "seconds": entry.seconds,
+            "share": entry.seconds / total,
+        }
+        for (name, operator, provenance), entry in ranked
+    ]
+    rest = rows[TOP_OPERATIONS:]
+    return {
+        "rows": rows[:TOP_OPERATIONS],
+        "others": len(rest),
+        "others_seconds": sum(row["seconds"] for row in rest),
+        "total": total,
+    }
+
+
+def _device_time(
+    trace: JobTrace, timeline: Timeline, window: Window
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds and calls of each operation in one iteration, mean over ranks."""
+    seconds = np.zeros(len(trace.operations))
+    counts = np.zeros(len(trace.operations))
+    weights = np.bincount(trace.class_of_rank, minlength=len(trace.ranks)) / trace.world
+    for weight, rank, times in zip(weights.tolist(), trace.ranks, timeline.ranks, strict=True):
+        rows = device_rows(rank)
+        operation = rank.records["operation"][rows]
+        spent = (times.end - times.start)[window.iteration][rows] / 1e9
+        seconds += weight * np.bincount(operation, spent, minlength=len(seconds))
+        counts += weight * np.bincount(operation, minlength=len(counts))
+    return seconds, counts
+
+
+def _communicators(trace: JobTrace, timeline: Timeline, window: Window) -> list[dict[str, Any]]:
+    """What each communicator carries in an iteration, mean over the classes that take part."""
+    found = []
+    for index, communicator in enumerate(trace.communicators):
+        calls: defaultdict[str, float] = defaultdict(float)
+        volume = seconds = 0.0
+        parties = 0
+        for rank, times in zip(trace.ranks, timeline.ranks, strict=True):
+            rows = device_rows(rank)
+            rows = rows[rank.records["communicator"][rows] == index]
+            parties += len(rows) > 0
+            for operation in rank.records["operation"][rows].tolist():
+                collective = trace.operations[operation]
+                if isinstance(collective, Collective):
+                    calls[collective.collective] += 1
+                    volume += collective.bytes
+            seconds += float((times.end - times.start)[window.iteration][rows].sum()) / 1e9
+        if parties:
+            found.append(
+                {
+                    "members": ranges(communicator.members),
+                    "size": len(communicator.members),
+                    "instances": communicator.instances,
+                    "calls": ", ".join(f"{count / parties:.4g} {name}" for name, count in calls.items()),
+                    "bytes": volume / parties,
+                    "seconds": seconds / parties,
+                }
+            )
+    return sorted(found, key=lambda row: -row["seconds"])
+
+
+# -- the drawing ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Track:
+    name: str
+    slices: list[tuple[int, int, str, str]]  # begin and end in ns from the window's begin, name, category
+
+
+def _drawing(trace: JobTrace, timeline: Timeline, window: Window) -> dict[str, Any]:
+    """Tracks for the page's canvas. Names are numbered; a track is flat: begin, length, name, ..."""
+    groups = [
+        (rank, list(_tracks(trace, rank, times, window)))
+        for rank, times in list(zip(trace.ranks, timeline.ranks, strict=True))[:DRAWN_CLASSES]
+    ]
+    budget = DRAWN_SLICES // max(1, sum(len(tracks) for _, tracks in groups))
+    names: dict[tuple[str, str], int] = {}
+    drawn = []
+    for rank, tracks in groups:
+        for track in tracks:
+            flat: list[int] = []
+            for begin, end, name, kind in _thin(track.slices, window.length // max(1, budget), budget):
+                flat += [begin, end - begin, names.setdefault((name, kind), len(names))]
+            drawn.append({"rank": rank.rank, "name": track.name, "slices": flat})
+    return {"length": window.length, "names": list(names), "tracks": drawn}
+
+
+def _tracks(trace: JobTrace, rank: RankTrace, times: RankTimeline, window: Window) -> Iterator[_Track]:
+    yield _Track("host", list(_clipped(_host_work(trace, rank, times), window)))
+    labels = [label(operation) for operation in trace.operations]
+    kinds = [category(operation) for operation in trace.operations]
+    rows = device_rows(rank)
+    streams = rank.records["stream"][rows]
+    for stream in np.unique(streams).tolist():
+        own = rows[streams == stream]
+        operation = rank.records["operation"][own].tolist()
+        work = (
+            (begin, end, labels[index], kinds[index])
+            for iteration in range(times.start.shape[0])
+            for begin, end, index in zip(
+                times.start[iteration][own].tolist(),
+                times.end[iteration][own].tolist(),
+                operation,
+                strict=True,
+            )
+        )
+        yield _Track("default stream" if stream == 0 else f"stream {stream}", list(_clipped(work, window)))
+
+
+def _host_work(trace: JobTrace, rank: RankTrace, times: RankTimeline) -> Iterator[tuple[int, int, str, str]]:
+    for iteration in range(times.start.shape[0]):
+        for begin, end, name, waits in host_slices(rank, times, iteration, trace.operations):
+            yield begin, end, name, "wait" if waits else "host"
+
+
+def _clipped(
+    slices: Iterable[tuple[int, int, str, str]], window: Window
+) -> Iterator[tuple[int, int, str, str]]:
+    for begin, end, name, kind in slices:
+        if end > window.begin and begin < window.end:
+            yield max(begin, window.begin) - window.begin, min(end, window.end) - window.begin, name, kind
+
+
+def _thin(
+    slices: list[tuple[int, int, str, str]], resolution: int, budget: int
+) -> Iterator[tuple[int, int, str, str]]:
+    """At most about `budget` slices: neighbours of one category closer than `resolution` become one."""
+    if len(slices) <= budget:
+        yield from slices
+        return
+    merged = slices[0]
+    count = 1
+    for following in slices[1:]:
+        near = following[0] - merged[1] < resolution and following[1] - merged[0] < 4 * resolution
+        if near and following[3] == merged[3]:
+            count += 1
+            merged = (merged[0], following[1], f"{count} operations", merged[3])
+        else:
+            yield merged
+            merged, count = following, 1
+    yield merged

@@ -1,0 +1,118 @@
+"""What operations are called in front of people: a short label, a category, and the details behind it."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any, Literal
+
+from maya.trace.types import (
+    Collective,
+    Convolution,
+    Gemm,
+    Kernel,
+    Memcpy,
+    Memset,
+    Operation,
+    RecordKind,
+)
+
+Category = Literal["compute", "communication", "copy"]
+
+DEVICE_WORK: tuple[int, ...] = (
+    RecordKind.KERNEL,
+    RecordKind.MEMCPY,
+    RecordKind.MEMSET,
+    RecordKind.COLLECTIVE,
+)
+HOST_WAITS: dict[int, str] = {
+    RecordKind.EVENT_SYNCHRONIZE: "cudaEventSynchronize",
+    RecordKind.STREAM_SYNCHRONIZE: "cudaStreamSynchronize",
+    RecordKind.DEVICE_SYNCHRONIZE: "cudaDeviceSynchronize",
+}
+_SCALES = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def label(operation: Operation) -> str:
+    """A few words: `GEMM 4096x3072x1024 bf16`, `all_reduce 64.0 MiB`, `FillFunctor`."""
+    match operation:
+        case Gemm():
+            batch = f"{operation.batch}x " if operation.batch > 1 else ""
+            return f"GEMM {batch}{operation.m}x{operation.n}x{operation.k} {operation.dtype}"
+        case Convolution():
+            shape = "x".join(map(str, operation.filter))
+            return f"convolution {operation.direction} {shape} {operation.dtype}"
+        case Memcpy():
+            return f"memcpy {operation.direction}"
+        case Memset():
+            return "memset"
+        case Collective():
+            peer = "" if operation.peer is None else f" (rank {operation.peer})"
+            return f"{operation.collective} {size(operation.bytes)}{peer}"
+        case Kernel():
+            return kernel_label(operation.name)
+
+
+def kernel_label(name: str) -> str:
+    """The last component of a demangled name, and of a generic kernel the functor that tells it from others."""
+    plain = name.removeprefix("void ")
+    own = re.split(r"[<(]", plain, maxsplit=1)[0].split("::")[-1]
+    functor = re.search(r"(\w*(?:Functor|Ops|Op))\b", plain[len(own) :])
+    return f"{own}<{functor.group(1)}>" if functor and functor.group(1) not in own else own or plain
+
+
+def category(operation: Operation) -> Category:
+    if isinstance(operation, Collective):
+        return "communication"
+    return "copy" if isinstance(operation, Memcpy | Memset) else "compute"
+
+
+def operator_name(operation: Operation) -> str:
+    """The framework's operator that made the call; empty when there was none."""
+    return getattr(getattr(operation, "operator", None), "name", "")
+
+
+def details(operation: Operation) -> dict[str, Any]:
+    """Everything about the operation that fits an inspector panel; no empty entries."""
+    found: dict[str, Any] = {}
+    for name in operation.__dataclass_fields__:
+        value = getattr(operation, name)
+        if name == "operator":
+            found |= (
+                {"operator": value.name, "sizes": str([list(s) for s in value.sizes])} if value.name else {}
+            )
+        elif value not in (None, "", 0, ()):
+            found[name] = list(value) if isinstance(value, tuple) else value
+    if "name" in found:
+        found["kernel"] = found.pop("name")
+    return found
+
+
+def duration(seconds: float) -> str:
+    """Three significant digits with the fitting unit: `12.3 ms`."""
+    for scale, unit in _SCALES:
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 1000 else f"{seconds:,.0f} s"
+    return "0 s"
+
+
+def size(count: float) -> str:
+    """Binary units with one decimal: `64.0 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """Consecutive and evenly spaced numbers in short: `0-7`, `0, 2, … 14`, `0, 5`."""
+    if len(numbers) > 3:
+        steps = {b - a for a, b in pairwise(numbers)}
+        if steps == {1}:
+            return f"{numbers[0]}-{numbers[-1]}"
+        if len(steps) == 1:
+            return f"{numbers[0]}, {numbers[1]}, … {numbers[-1]}"
+        if len(numbers) > 8:
+            return ", ".join(map(str, numbers[:6])) + f", … {numbers[-1]}"
+    return ", ".join(map(str, numbers))

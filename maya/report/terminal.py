@@ -1,0 +1,115 @@
+"""A prediction in a terminal: the answer first, then what it is made of and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.text import Text
+
+from maya.report.labels import duration, size
+from maya.simulate.types import Prediction
+
+BAR_WIDTH = 48
+LABEL_WIDTH = 13
+STYLES = {"FITS": "bold green", "INCOMPLETE": "bold yellow", "OOM": "bold red", "FAILED": "bold red"}
+BREAKDOWN = {  # colour and what to call it
+    "exposed_compute": ("blue", "compute"),
+    "overlapped": ("cyan", "compute with communication"),
+    "exposed_communication": ("yellow", "communication"),
+    "idle": ("bright_black", "idle"),
+}
+SURENESS = {
+    "profiled": "profiled on this device",
+    "learned": "learned from measurements of this device",
+    "roofline": "datasheet roofline",
+    "measured_host": "host time measured here",
+    "unknown": "unknown, charged the launch floor",
+}
+
+
+def render_terminal(prediction: Prediction, console: Console, capacity_bytes: int | None = None) -> None:
+    """Prints `prediction`; in colour with bars on a terminal, as plain `label value` lines elsewhere.
+
+    `capacity_bytes` is the device's, to set the peak memory against.
+    """
+    console.print(_verdict(prediction), soft_wrap=True, highlight=False)
+    for name, text in _lines(prediction, console.is_terminal, capacity_bytes):
+        console.print(Text.assemble((f"{name:<{LABEL_WIDTH}}", "dim"), text), soft_wrap=True, highlight=False)
+
+
+def _verdict(prediction: Prediction) -> Text:
+    text = Text(prediction.verdict, STYLES[prediction.verdict])
+    if prediction.iteration_time_s is not None:
+        text.append(f"  {duration(prediction.iteration_time_s)} an iteration", "bold")
+    if prediction.message:
+        text.append("\n" + prediction.message.rstrip(), "" if prediction.verdict == "FAILED" else "default")
+    return text
+
+
+def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:
+    yield from _breakdown(prediction, bars)
+    yield from _memory(prediction, bars, capacity)
+    if prediction.hardware_flops_utilization is not None:
+        share = 100 * prediction.hardware_flops_utilization
+        yield "utilization", Text(f"{share:.1f} % of the device's peak FLOP/s (HFU)")
+    if prediction.ranks:
+        world, launched, unique = (prediction.ranks.get(key, 0) for key in ("world", "launched", "unique"))
+        yield "ranks", Text(f"{world}; {launched} launched, {unique} unique")
+    if prediction.provenance:
+        yield "durations", Text(sureness(prediction.provenance))
+    if len(prediction.unsupported) > 0:
+        yield "not covered", Text(", ".join(prediction.unsupported), "yellow")
+    for note in prediction.notes:
+        yield "note", Text(note)
+    if prediction.stages_s:
+        parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in prediction.stages_s.items())
+        yield "took", Text(f"{duration(sum(prediction.stages_s.values()))}: {parts}", "dim")
+
+
+def _breakdown(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]:
+    total = prediction.iteration_time_s
+    if prediction.breakdown_s is None or not total:
+        return
+    parts = asdict(prediction.breakdown_s)
+    if bars:
+        yield "", _bar([(parts[key] / total, colour) for key, (colour, _) in BREAKDOWN.items()])
+    text = Text()
+    for key, (colour, name) in BREAKDOWN.items():
+        text.append("■ " if bars else "", colour)
+        text.append(f"{name} {duration(parts[key])} ({100 * parts[key] / total:.0f} %)   ")
+    text.rstrip()
+    yield "breakdown", text
+
+
+def _memory(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:
+    peak = prediction.peak_memory_bytes.get("max")
+    if not peak:
+        return
+    if not capacity:
+        yield "memory", Text(f"{size(peak)} peak on the fullest rank")
+        return
+    text = Text(f"{size(peak)} of {size(capacity)} on the fullest rank ({100 * peak / capacity:.0f} %)")
+    if bars:
+        yield "", _bar([(peak / capacity, "magenta"), (max(0.0, 1 - peak / capacity), "bright_black")])
+    yield "memory", text
+
+
+def sureness(provenance: Mapping[str, float]) -> str:
+    """The shares of time by where it came from, largest first."""
+    shares = sorted(provenance.items(), key=lambda item: -item[1])
+    return ", ".join(
+        f"{100 * share:.1f} % {SURENESS.get(name, name)}" for name, share in shares if share >= 5e-4
+    )
+
+
+def _bar(parts: list[tuple[float, str]]) -> Text:
+    """Cells by cumulative rounding, so that they always fill the bar's width."""
+    text, filled, position = Text(), 0, 0.0
+    for share, colour in parts:
+        position += share
+        upto = min(BAR_WIDTH, round(position * BAR_WIDTH))
+        text.append("█" * (upto - filled), colour)
+        filled = max(filled, upto)
+    return text

@@ -1,0 +1,66 @@
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from maya.report import render_terminal
+from maya.report.labels import duration, kernel_label, ranges, size
+from maya.simulate.types import Prediction
+
+
+def text_of(prediction: Prediction, **options: int) -> str:
+    console = Console(file=io.StringIO(), force_terminal=False, width=60)
+    render_terminal(prediction, console, **options)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_verdict_and_iteration_time_come_first(sample):
+    assert text_of(sample.prediction).splitlines()[0] == "FITS  40 ms an iteration"
+
+
+def test_breakdown_memory_and_sureness_are_named(sample):
+    text = text_of(sample.prediction, capacity_bytes=80 << 30)
+    assert "61.0 GiB of 80.0 GiB on the fullest rank (76 %)" in text
+    assert "compute 18 ms (45 %)" in text and "idle 8 ms (20 %)" in text
+    assert "82.0 % learned from measurements of this device" in text
+    assert "4; 3 launched, 2 unique" in text
+
+
+def test_no_escape_sequences_and_no_wrapping_outside_a_terminal(sample):
+    text = text_of(sample.prediction)
+    assert "\x1b" not in text and "█" not in text
+    assert any(len(line) > 60 for line in text.splitlines())
+
+
+def test_incomplete_prediction_names_what_is_not_covered(sample):
+    incomplete = replace(sample.prediction, verdict="INCOMPLETE", unsupported=("cudnn.cudnnFoo",))
+    text = text_of(incomplete)
+    assert text.startswith("INCOMPLETE") and "cudnn.cudnnFoo" in text
+
+
+def test_traceback_is_printed_as_it_is():
+    traceback = 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: [red]not markup[/red]'
+    assert traceback in text_of(Prediction(verdict="FAILED", message=traceback))
+
+
+def test_bar_fills_its_width_on_a_terminal(sample):
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
+    render_terminal(sample.prediction, console)
+    assert "█" * 48 in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_units_are_chosen_by_magnitude():
+    assert [duration(s) for s in (1.2345, 0.0123, 4.5e-6, 0)] == ["1.23 s", "12.3 ms", "4.5 µs", "0 s"]
+    assert [size(b) for b in (512, 1 << 20, 80 << 30)] == ["512 B", "1.0 MiB", "80.0 GiB"]
+
+
+def test_evenly_spaced_ranks_are_abbreviated():
+    assert ranges((0, 1, 2, 3)) == "0-3"
+    assert ranges((0, 8, 16, 24)) == "0, 8, … 24"
+    assert ranges((5,)) == "5" and ranges((0, 4)) == "0, 4"
+
+
+def test_kernel_label_keeps_the_functor_that_tells_it_from_others():
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, char*>(int)"
+    assert kernel_label(name) == "vectorized_elementwise_kernel<FillFunctor>"
+    assert kernel_label("triton_poi_fused_0") == "triton_poi_fused_0"

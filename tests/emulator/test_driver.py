@@ -1,0 +1,169 @@
+"""The driver API, called as libraries call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+CUDA = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+u64, byref = ctypes.c_uint64, ctypes.byref
+MIB = 1 << 20
+class Properties(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_int) for n in ("type", "handles", "location_type", "location")] + [
+        ("metadata", ctypes.c_void_p), ("flags", ctypes.c_uint8 * 8)]
+on_device = Properties(type=1, location_type=1, location=0)
+def create(bytes):
+    handle = u64()
+    return cuda.cuMemCreate(byref(handle), u64(bytes), byref(on_device), u64(0)), handle
+"""
+
+
+def test_mapped_memory_counts_until_it_is_unmapped_and_released(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        CUDA
+        + """
+status, handle = create(64 * MIB)
+address = u64()
+assert status == 0 and cuda.cuMemAddressReserve(byref(address), u64(256 * MIB), u64(0), u64(0), u64(0)) == 0
+assert cuda.cuMemMap(address, u64(64 * MIB), u64(0), handle, u64(0)) == 0
+overlapping = cuda.cuMemMap(u64(address.value + 32 * MIB), u64(64 * MIB), u64(0), handle, u64(0))
+outside = cuda.cuMemMap(u64(address.value + 256 * MIB), u64(64 * MIB), u64(0), handle, u64(0))
+assert cuda.cuMemRelease(handle) == 0
+kind, base = ctypes.c_uint(), u64()
+assert cuda.cuPointerGetAttribute(byref(kind), 2, u64(address.value + 5)) == 0
+assert cuda.cuMemGetAddressRange_v2(byref(base), None, u64(address.value + 5)) == 0
+assert cuda.cuMemUnmap(address, u64(64 * MIB)) == 0
+assert cuda.cuMemAddressFree(address, u64(256 * MIB)) == 0
+result = [overlapping, outside, kind.value, base.value == address.value, cuda.cuMemRelease(handle)]
+"""
+    )
+    assert run.result == [1, 1, 2, True, 1]  # invalid value, device memory, released twice
+    assert run.trace.peak_reserved_bytes == 64 << 20
+
+
+def test_creating_more_memory_than_the_device_has_is_out_of_memory(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        CUDA + "result = [create(600 * MIB)[0], create(600 * MIB)[0]]\n",
+        memory_bytes=1 << 30,
+        context_bytes=100 << 20,
+    )
+    assert run.result == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("version", "symbol"), [(12040, "cuEventElapsedTime"), (13000, "cuEventElapsedTime_v2")]
+)
+def test_entry_point_is_the_newest_form_of_the_callers_version(
+    version: int, symbol: str, emulate: Callable[..., Any]
+) -> None:
+    run = emulate(
+        CUDA
+        + f"""
+pointer, query = ctypes.c_void_p(), ctypes.c_int()
+assert cuda.cuGetProcAddress_v2(b"cuEventElapsedTime", byref(pointer), {version}, u64(0), byref(query)) == 0
+result = pointer.value == ctypes.cast(getattr(cuda, {symbol!r}), ctypes.c_void_p).value
+"""
+    )
+    assert run.result is True
+
+
+def test_unknown_entry_point_is_not_found(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        CUDA
+        + """
+pointer, query = ctypes.c_void_p(), ctypes.c_int()
+status = cuda.cuGetProcAddress_v2(b"cuNoSuchThing", byref(pointer), 13000, u64(0), byref(query))
+result = [status, pointer.value, query.value]
+"""
+    )
+    assert run.result == [500, None, 1]
+
+
+def test_contexts_are_pushed_popped_and_refused_when_destroyed(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        CUDA
+        + """
+context, top = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuCtxCreate_v2(byref(context), 0, 1) == 0
+device = ctypes.c_int(-1)
+cuda.cuCtxGetDevice(byref(device))
+assert cuda.cuCtxPopCurrent_v2(byref(top)) == 0 and top.value == context.value
+assert cuda.cuCtxDestroy_v2(context) == 0
+result = [device.value, cuda.cuCtxSetCurrent(context), cuda.cuDeviceGet(byref(device), 7)]
+""",
+        devices=2,
+    )
+    invalid_context, invalid_device = 201, 101
+    assert run.result == [1, invalid_context, invalid_device]
+
+
+PTX = (
+    ".version 8.0\\n.target sm_90\\n.address_size 64\\n"
+    ".visible .entry touch(\\n.param .u64 .ptr .global touch_param_0,\\n.param .u32 touch_param_1\\n)\\n{\\n"
+    "ld.param.b64 %rd1, [touch_param_0];\\nld.param.b32 %r1, [touch_param_1];\\n"
+    "mov.u32 %r2, %ctaid.x;\\nmov.u32 %r3, %ntid.x;\\nmov.u32 %r4, %tid.x;\\n"
+    "mad.lo.s32 %r5, %r2, %r3, %r4;\\nsetp.lt.s32 %p1, %r5, %r1;\\n"
+    "mad.wide.s32 %rd2, %r5, 4, %rd1;\\n@%p1 st.global.b32 [ %rd2 + 0 ], { %r5 };\\nret;\\n}\\n"
+)
+
+
+def test_launch_carries_name_shape_and_the_bytes_its_ptx_touches(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        CUDA
+        + f"""
+module, function = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuModuleLoadData(byref(module), b"{PTX}") == 0
+missing = cuda.cuModuleGetFunction(byref(function), module, b"absent")
+assert cuda.cuModuleGetFunction(byref(function), module, b"touch") == 0
+pointer, count = u64(0x7f0000000000), ctypes.c_int(1000)
+arguments = (ctypes.c_void_p * 2)(ctypes.addressof(pointer), ctypes.addressof(count))
+assert cuda.cuLaunchKernel(function, 8, 1, 1, 128, 1, 1, 0, None, arguments, None) == 0
+result = [missing, cuda.cuLaunchKernel(function, 0, 1, 1, 128, 1, 1, 0, None, arguments, None),
+          cuda.cuLaunchKernel(function, 8, 1, 1, 128, 1, 1, 100_000, None, arguments, None)]
+"""
+    )
+    assert run.result == [500, 1, 1]  # not found; no grid; more shared memory than was asked for
+    (launch,) = run.launched("kernel")
+    assert launch["kernel"] == "touch"
+    assert (launch["grid"], launch["block"]) == ([8, 1, 1], [128, 1, 1])
+    assert launch["bytes"] == 1000 * 4
+
+
+def test_dlsym_on_an_nvidia_library_gives_the_emulators_symbol(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+import ctypes, glob, importlib.util, pathlib
+folder = pathlib.Path(next(iter(importlib.util.find_spec("nvidia").submodule_search_locations)))
+library = ctypes.CDLL(str(next(folder.rglob("libcublasLt.so.*"))))
+mine = ctypes.CDLL("libcuda.so.1")
+address = lambda owner, name: ctypes.cast(getattr(owner, name), ctypes.c_void_p).value
+libc = ctypes.CDLL("libc.so.6")
+result = [address(library, "cublasLtMatmul") == address(mine, "cublasLtMatmul"), libc.abs(-3)]
+"""
+    )
+    assert run.result == [True, 3]
+
+
+def test_dlsym_next_still_finds_what_follows_the_caller(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+import ctypes, subprocess, pathlib
+source = '''
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int value(void) { return 1; }
+int next_value(void) { int (*next)(void) = (int (*)(void))dlsym(RTLD_NEXT, "value"); return next ? next() : -1; }
+'''
+pathlib.Path("first.c").write_text(source)
+pathlib.Path("second.c").write_text("int value(void) { return 2; }")
+subprocess.run(["gcc", "-shared", "-fPIC", "second.c", "-o", "libsecond.so"], check=True)
+subprocess.run(["gcc", "-shared", "-fPIC", "first.c", "-o", "libfirst.so", "-L.", "-lsecond", "-Wl,-rpath,$ORIGIN",
+                "-Wl,--no-as-needed", "-lsecond"], check=True)
+result = ctypes.CDLL("./libfirst.so").next_value()
+"""
+    )
+    assert run.result == 2

@@ -1,0 +1,10 @@
+"""In come a `JobTrace`, a duration for each of its operations and a cluster; out go a `Timeline` (every
+call's place in time) and a `Prediction` (iteration time, breakdown, utilisation).
+The semantics are CUDA's (docs/simulation.md); where the durations came from is not known here.
+"""
+
+from maya.simulate.simulation import simulate
+from maya.simulate.summary import summarise
+from maya.simulate.types import HostCosts, SimulationError
+
+__all__ = ["HostCosts", "SimulationError", "simulate", "summarise"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -11,12 +12,39 @@ from numpy.typing import NDArray
 Verdict = Literal["FITS", "OOM", "FAILED", "INCOMPLETE"]
 
 
+class SimulationError(Exception):
+    """A job that cannot be simulated: it deadlocks, or its durations are no durations."""
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """What a call costs the host beyond its recorded time.
+
+    The recorder leaves the emulator's own time out of the account, so the driver's share of a launch has to
+    be put back. 2 microseconds is an assumption of the usual order for cudaLaunchKernel on a current server
+    processor, not a measurement; it is divided by the cluster's `host_speed` like recorded host time.
+    """
+
+    launch_s: float = 2.0e-6
+    queue_depth: int = 1024  # calls a stream holds before the host blocks
+
+
+class Activity(IntEnum):
+    """What a rank does at a moment; mirrors `Activity` in core/program.h."""
+
+    COMPUTE = 0  # work on the device, no communication kernel
+    MOVING = 1  # communication kernels only, at least one of which has all its parties
+    WAITING = 2  # communication kernels only, all of which wait for peers
+    OVERLAPPED = 3  # work and communication kernels at once
+    IDLE = 4  # nothing on the device
+
+
 @dataclass(frozen=True)
 class RankTimeline:
     """Integer nanoseconds, one entry per record of the rank's iteration, for each simulated iteration.
 
     Shape [iterations, records]: `issued` when the host made the call, `start`/`end` of the device work
-    (of the host's wait for synchronisations).
+    (of the host's wait for synchronisations, of the whole NCCL kernel for members of a group).
     """
 
     rank: int
@@ -27,8 +55,21 @@ class RankTimeline:
 
 @dataclass(frozen=True)
 class Timeline:
+    """Everything that happened; of `ranks` nothing when it was not to be kept.
+
+    `activity_ns` has shape [iterations, ranks, len(Activity)] and for each iteration and rank sums to the
+    iteration's time exactly. Iteration 0 starts cold at 0; it is no measure of the job.
+    """
+
     ranks: tuple[RankTimeline, ...]
     iteration_end_ns: NDArray[np.int64]  # [iterations]: when all work of all ranks up to its step had ended
+    activity_ns: NDArray[np.int64]
+    events: int = 0  # calls issued, work ended and transfers ended
+
+    @property
+    def iterations_ns(self) -> NDArray[np.int64]:
+        """[iterations] Time of each iteration."""
+        return np.diff(self.iteration_end_ns, prepend=0)
 
 
 @dataclass(frozen=True)
@@ -57,6 +98,8 @@ class Prediction:
     stages_s: dict[str, float] = field(default_factory=dict)
     message: str = ""  # why, when the verdict is not FITS
     shortfall_bytes: int | None = None  # OOM: what the refused allocation lacked
+    pipeline_bubble: float | None = None  # share of the iteration, of jobs with point-to-point transfers
+    breakdown_by_rank_s: dict[str, Breakdown] = field(default_factory=dict)  # by representative's rank
     notes: tuple[str, ...] = ()
     version: str = ""
     command: tuple[str, ...] = ()

@@ -1,0 +1,358 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace maya::simulate {
+
+namespace {
+bool occupies_stream(Action action) { return action <= Action::kStreamWaitEvent; }
+}  // namespace
+
+Engine::Engine(const Program& program, const Results& results)
+    : program_(program),
+      results_(results),
+      timeline_(!results.issued.empty()),
+      ranks_(program.rank_begin.size() - 1),
+      events_state_(program.events),
+      arrived_(program.transfer_duration.size()) {
+  copy_calls(program);
+  make_streams(program);
+}
+
+// One cache line holds all that the engine asks of a call.
+void Engine::copy_calls(const Program& program) {
+  calls_.reserve(program.action.size());
+  std::uint64_t pieces = ranks_.size();  // each rank's step ends the iteration too
+  for (std::size_t i = 0; i < program.action.size(); ++i) {
+    calls_.push_back({program.host[i], program.duration[i], program.stream[i], program.link[i],
+                      program.count[i], static_cast<Action>(program.action[i]), program.flags[i]});
+    pieces += occupies_stream(calls_.back().action);
+  }
+  pieces_.assign(program.iterations, pieces);
+}
+
+void Engine::make_streams(const Program& program) {
+  streams_.resize(program.stream_flags.size());
+  std::vector<std::uint64_t> calls(streams_.size());
+  for (const Call& call : calls_) calls[call.stream] += occupies_stream(call.action);
+  std::uint32_t ring = 0;
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    ranks_[rank].call = program.rank_begin[rank];
+    for (std::uint32_t s = program.stream_begin[rank]; s < program.stream_begin[rank + 1]; ++s) {
+      const std::uint64_t most = calls[s] * program.iterations;
+      const auto capacity = static_cast<std::uint32_t>(
+          std::bit_ceil(std::clamp<std::uint64_t>(most, 1, program.queue_depth)));
+      streams_[s].rank = rank;
+      streams_[s].ring = ring;
+      streams_[s].mask = capacity - 1;
+      streams_[s].flags = program.stream_flags[s];
+      ring += capacity;
+      if (program.stream_flags[s] == kSynchronisesWithDefault)
+        ranks_[rank].default_stream_synchronises = true;
+    }
+  }
+  items_.resize(ring);
+}
+
+std::vector<Stuck> Engine::run() {
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) run_host(rank);
+  settle();
+  while (!queue_.empty()) {
+    dispatch(queue_.pop());
+    settle();
+  }
+  return stuck();
+}
+
+// Entities are streams, then transfers, then ranks (whose host reached the end of an iteration).
+void Engine::dispatch(EventQueue::Event event) {
+  now_ = event.time;
+  const auto streams = static_cast<std::uint32_t>(streams_.size());
+  const auto transfers = static_cast<std::uint32_t>(arrived_.size());
+  if (event.entity < streams) {
+    Stream& stream = streams_[event.entity];
+    if (stream.state == StreamState::kRunning) {
+      finish(event.entity);
+    } else {
+      stream.state = StreamState::kIdle;
+    }
+    poke(event.entity);
+  } else if (event.entity < streams + transfers) {
+    end_transfer(event.entity - streams);
+  } else {
+    piece_ended(ranks_[event.entity - streams - transfers].steps_ended++);
+  }
+}
+
+void Engine::settle() {
+  while (!poked_.empty()) {
+    const std::uint32_t stream = poked_.back();
+    poked_.pop_back();
+    advance(stream);
+  }
+}
+
+// --- host threads ----------------------------------------------------------------------------
+
+// The host runs ahead of the clock: only what blocks it can change what it does, and every blocking
+// call is answered when the work it waits for has ended.
+void Engine::run_host(std::uint32_t rank_index) {
+  Rank& rank = ranks_[rank_index];
+  while (rank.iteration < program_.iterations) {
+    if (rank.call == program_.rank_begin[rank_index + 1]) {
+      queue_.push(rank.host_time,
+                  static_cast<std::uint32_t>(streams_.size() + arrived_.size() + rank_index));
+      rank.call = program_.rank_begin[rank_index];
+      ++rank.iteration;
+    } else if (!step_host(rank_index, rank)) {
+      return;
+    }
+  }
+}
+
+// Executes the current call, or as much of it as can be; false when the host blocks in it.
+bool Engine::step_host(std::uint32_t rank_index, Rank& rank) {
+  const Call& call = calls_[rank.call];
+  if (rank.phase == Phase::kBetween) {
+    ++events_;
+    rank.host_time += call.host;
+    rank.phase = Phase::kIssued;
+    if (timeline_) {
+      const std::size_t at = place(rank_index, rank.call, rank.iteration);
+      results_.issued[at] = results_.start[at] = rank.host_time;
+    }
+  }
+  bool done = true;
+  switch (call.action) {
+    case Action::kEventSynchronize: done = synchronise_event(rank, call); break;
+    case Action::kStreamSynchronize:
+      done = synchronise_stream(rank, call.stream, streams_[call.stream].enqueued);
+      break;
+    case Action::kDeviceSynchronize: done = synchronise_device(rank_index, rank); break;
+    case Action::kHost: break;
+    default: done = put_into_stream(rank, call);
+  }
+  if (!done) return false;
+  if (timeline_ && !occupies_stream(call.action))
+    results_.end[place(rank_index, rank.call, rank.iteration)] = rank.host_time;
+  rank.phase = Phase::kBetween;
+  ++rank.call;
+  return true;
+}
+
+bool Engine::put_into_stream(Rank& rank, const Call& call) {
+  Stream& stream = streams_[call.stream];
+  if (rank.phase == Phase::kIssued) {
+    if (stream.enqueued - stream.completed >= program_.queue_depth)
+      return synchronise_stream(rank, call.stream, stream.enqueued - program_.queue_depth + 1);
+    items_[stream.ring + (stream.enqueued++ & stream.mask)] = {
+        rank.host_time + program_.launch_latency, rank.call, rank.iteration};
+    if (!(call.flags & kNoLaunch)) rank.host_time += program_.launch_call;
+    rank.phase = Phase::kQueued;
+    if (stream.state == StreamState::kIdle && stream.enqueued - stream.completed == 1) poke(call.stream);
+  }
+  return !(call.flags & kBlocking) || synchronise_stream(rank, call.stream, stream.enqueued);
+}
+
+bool Engine::synchronise_event(Rank& rank, const Call& call) {
+  const std::uint32_t needed = rank.iteration + (call.flags & kPreviousIteration ? 0 : 1);
+  if (events_state_[call.link].recorded >= needed) return true;
+  rank.waits_event = static_cast<std::uint32_t>(call.link);
+  rank.waits_recorded = needed;
+  return false;
+}
+
+bool Engine::synchronise_stream(Rank& rank, std::uint32_t stream, std::uint32_t completed) {
+  if (static_cast<std::int32_t>(streams_[stream].completed - completed) >= 0) return true;
+  rank.waits_stream = stream;
+  rank.waits_completed = completed;
+  return false;
+}
+
+bool Engine::synchronise_device(std::uint32_t rank_index, Rank& rank) {
+  for (std::uint32_t s = program_.stream_begin[rank_index]; s < program_.stream_begin[rank_index + 1]; ++s)
+    if (!synchronise_stream(rank, s, streams_[s].enqueued)) return false;
+  return true;
+}
+
+void Engine::resume_host(std::uint32_t rank_index) {
+  Rank& rank = ranks_[rank_index];
+  rank.waits_stream = rank.waits_event = kNone;
+  rank.host_time = std::max(rank.host_time, now_);
+  run_host(rank_index);
+}
+
+// --- streams ---------------------------------------------------------------------------------
+
+// Starts what the stream's head allows; events are recorded and waited for in no time.
+void Engine::advance(std::uint32_t index) {
+  Stream& stream = streams_[index];
+  while (holds(stream) && stream.state == StreamState::kIdle) {
+    const Item item = head(stream);
+    const Call& call = calls_[item.call];
+    if (item.ready > now_) {
+      stream.state = StreamState::kScheduled;
+      queue_.push(item.ready, index);
+      return;
+    }
+    if (blocked(index, stream, item, call)) return;
+    if (timeline_) results_.start[place(stream.rank, item.call, item.iteration)] = now_;
+    if (call.action <= Action::kTransfer) {
+      begin(index, stream, call);
+      return;
+    }
+    finish(index);
+  }
+}
+
+bool Engine::blocked(std::uint32_t index, Stream& stream, const Item& item, const Call& call) {
+  if (stream.flags != kOrdinary && behind_default_stream(stream, item)) {
+    stream.state = StreamState::kWaitsDefault;
+    return true;
+  }
+  if (call.action != Action::kStreamWaitEvent) return false;
+  Event& event = events_state_[call.link];
+  if (event.recorded >= item.iteration + (call.flags & kPreviousIteration ? 0 : 1)) return false;
+  stream.state = StreamState::kWaitsEvent;
+  stream.next_waiter = event.waiters;
+  event.waiters = index;
+  return true;
+}
+
+// Legacy default stream (CUDA Runtime API, stream synchronization behavior): its work starts when all
+// earlier work of the streams that synchronise with it has ended, and theirs when its earlier has.
+bool Engine::behind_default_stream(const Stream& stream, const Item& item) const {
+  const std::uint8_t other = stream.flags == kLegacyDefault ? kSynchronisesWithDefault : kLegacyDefault;
+  for (std::uint32_t s = program_.stream_begin[stream.rank]; s < program_.stream_begin[stream.rank + 1]; ++s) {
+    if (streams_[s].flags != other || !holds(streams_[s])) continue;
+    const Item& first = head(streams_[s]);
+    if (std::pair(first.iteration, first.call) < std::pair(item.iteration, item.call)) return true;
+  }
+  return false;
+}
+
+void Engine::begin(std::uint32_t index, Stream& stream, const Call& call) {
+  stream.state = StreamState::kRunning;
+  Rank& rank = ranks_[stream.rank];
+  touch(rank);
+  if (call.action == Action::kWork) {
+    ++rank.computing;
+    queue_.push(now_ + call.duration, index);
+    return;
+  }
+  ++rank.communicating;
+  stream.pending = static_cast<std::uint32_t>(call.count);
+  for (std::int32_t i = 0; i < call.count; ++i) arrive(program_.transfers[call.link + i]);
+}
+
+void Engine::finish(std::uint32_t index) {
+  Stream& stream = streams_[index];
+  const Item item = head(stream);
+  const Call& call = calls_[item.call];
+  Rank& rank = ranks_[stream.rank];
+  if (timeline_) results_.end[place(stream.rank, item.call, item.iteration)] = now_;
+  if (call.action == Action::kWork) {
+    touch(rank);
+    --rank.computing;
+  } else if (call.action == Action::kTransfer) {
+    touch(rank);
+    --rank.communicating;
+  }
+  ++events_;
+  ++stream.completed;
+  stream.state = StreamState::kIdle;
+  piece_ended(item.iteration);
+  if (call.action == Action::kEventRecord)
+    record_event(static_cast<std::uint32_t>(call.link), stream.rank);
+  if (rank.waits_stream == index && static_cast<std::int32_t>(stream.completed - rank.waits_completed) >= 0)
+    resume_host(stream.rank);
+  if (rank.default_stream_synchronises && stream.flags != kOrdinary) wake_default(stream.rank);
+}
+
+void Engine::wake_default(std::uint32_t rank) {
+  for (std::uint32_t s = program_.stream_begin[rank]; s < program_.stream_begin[rank + 1]; ++s) {
+    if (streams_[s].state != StreamState::kWaitsDefault) continue;
+    streams_[s].state = StreamState::kIdle;
+    poke(s);
+  }
+}
+
+void Engine::record_event(std::uint32_t index, std::uint32_t rank_index) {
+  Event& event = events_state_[index];
+  ++event.recorded;
+  std::uint32_t stream = event.waiters;
+  event.waiters = kNone;
+  while (stream != kNone) {
+    streams_[stream].state = StreamState::kIdle;
+    poke(stream);
+    stream = streams_[stream].next_waiter;
+  }
+  const Rank& rank = ranks_[rank_index];
+  if (rank.waits_event == index && event.recorded >= rank.waits_recorded) resume_host(rank_index);
+}
+
+// --- rendezvous ------------------------------------------------------------------------------
+
+// The seam for a network model: a transfer starts here, with all parties present, and would hand its
+// flows to the links instead of taking a duration known beforehand.
+void Engine::arrive(std::uint32_t transfer) {
+  const std::uint32_t first = program_.party_begin[transfer], last = program_.party_begin[transfer + 1];
+  if (++arrived_[transfer] < last - first) return;
+  arrived_[transfer] = 0;
+  for (std::uint32_t party = first; party < last; ++party) {
+    Rank& rank = ranks_[streams_[program_.party_stream[party]].rank];
+    touch(rank);
+    ++rank.moving;
+  }
+  queue_.push(now_ + program_.transfer_duration[transfer],
+              static_cast<std::uint32_t>(streams_.size() + transfer));
+}
+
+void Engine::end_transfer(std::uint32_t transfer) {
+  ++events_;
+  for (std::uint32_t party = program_.party_begin[transfer]; party < program_.party_begin[transfer + 1]; ++party) {
+    const std::uint32_t index = program_.party_stream[party];
+    Rank& rank = ranks_[streams_[index].rank];
+    touch(rank);
+    --rank.moving;
+    if (--streams_[index].pending > 0) continue;
+    finish(index);
+    poke(index);
+  }
+}
+
+// --- accounts --------------------------------------------------------------------------------
+
+void Engine::touch(Rank& rank) {
+  const Activity activity = rank.computing > 0 ? (rank.communicating > 0 ? kOverlapped : kCompute)
+                            : rank.moving > 0  ? kMoving
+                            : rank.communicating > 0 ? kWaiting
+                                                     : kIdle;
+  rank.activity[activity] += now_ - rank.touched;
+  rank.touched = now_;
+}
+
+// When the last piece of an iteration has ended, so has the iteration.
+void Engine::piece_ended(std::uint32_t iteration) {
+  if (--pieces_[iteration] > 0) return;
+  results_.iteration_end[iteration] = now_;
+  auto out = results_.activity.begin() +
+             static_cast<std::ptrdiff_t>(iteration * ranks_.size() * kActivities);
+  for (Rank& rank : ranks_) {
+    touch(rank);
+    out = std::copy(std::begin(rank.activity), std::end(rank.activity), out);
+    std::fill(std::begin(rank.activity), std::end(rank.activity), 0);
+  }
+}
+
+std::vector<Stuck> Engine::stuck() const {
+  std::vector<Stuck> result;
+  for (std::uint32_t r = 0; r < ranks_.size(); ++r)
+    if (ranks_[r].iteration < program_.iterations) result.push_back({r, ranks_[r].call, -1});
+  for (std::uint32_t s = 0; s < streams_.size(); ++s)
+    if (holds(streams_[s])) result.push_back({streams_[s].rank, head(streams_[s]).call, s});
+  return result;
+}
+
+}  // namespace maya::simulate

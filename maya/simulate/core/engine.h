@@ -1,0 +1,142 @@
+// The discrete-event engine: host threads, streams, events and rendezvous (docs/simulation.md).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "event_queue.h"
+#include "program.h"
+
+namespace maya::simulate {
+
+// Who still waits when nothing can happen any more.
+struct Stuck {
+  std::uint32_t rank;
+  std::uint32_t call;    // of the whole program
+  std::int64_t stream;   // index into streams; -1: the host thread
+};
+
+class Engine {
+ public:
+  Engine(const Program& program, const Results& results);
+
+  // Runs to the end and returns who is stuck: nobody, unless the job deadlocks.
+  std::vector<Stuck> run();
+
+  // Calls issued, pieces of stream work ended and transfers ended so far.
+  std::uint64_t events() const { return events_; }
+
+ private:
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  struct Call {
+    Nanoseconds host, duration;
+    std::uint32_t stream;
+    std::int32_t link;
+    std::int32_t count;
+    Action action;
+    std::uint8_t flags;
+  };
+
+  // A call in a stream's queue.
+  struct Item {
+    Nanoseconds ready;  // earliest start
+    std::uint32_t call;
+    std::uint32_t iteration;
+  };
+
+  enum class StreamState : std::uint8_t {
+    kIdle,           // its head, if any, has not been looked at
+    kScheduled,      // its head starts at a known time
+    kWaitsEvent,
+    kWaitsDefault,   // for work of the legacy default stream, or that for others'
+    kRunning,
+  };
+
+  struct Stream {
+    std::uint32_t rank;
+    std::uint32_t ring, mask;  // queue storage: items_[ring + (n & mask)]
+    std::uint32_t enqueued = 0, completed = 0;
+    std::uint32_t pending = 0;      // transfers of the running communication kernel
+    std::uint32_t next_waiter = kNone;  // of the same event
+    StreamState state = StreamState::kIdle;
+    std::uint8_t flags = 0;
+  };
+
+  // The host's place within its current call.
+  enum class Phase : std::uint8_t { kBetween, kIssued, kQueued };
+
+  struct Rank {
+    Nanoseconds host_time = 0;
+    Nanoseconds touched = 0;  // activity is accounted for up to here
+    Nanoseconds activity[kActivities] = {};
+    std::uint32_t call = 0, iteration = 0, steps_ended = 0;
+    std::uint32_t computing = 0, communicating = 0, moving = 0;  // pieces of work under way
+    std::uint32_t waits_stream = kNone, waits_completed = 0;     // until that many have completed
+    std::uint32_t waits_event = kNone, waits_recorded = 0;       // until it was recorded that often
+    Phase phase = Phase::kBetween;
+    bool default_stream_synchronises = false;
+  };
+
+  struct Event {
+    std::uint32_t recorded = 0;
+    std::uint32_t waiters = kNone;  // streams, chained by next_waiter
+  };
+
+  void copy_calls(const Program& program);
+  void make_streams(const Program& program);
+  void dispatch(EventQueue::Event event);
+  void settle();
+
+  void run_host(std::uint32_t rank);
+  bool step_host(std::uint32_t rank_index, Rank& rank);
+  bool put_into_stream(Rank& rank, const Call& call);
+  bool synchronise_event(Rank& rank, const Call& call);
+  bool synchronise_stream(Rank& rank, std::uint32_t stream, std::uint32_t completed);
+  bool synchronise_device(std::uint32_t rank_index, Rank& rank);
+  void resume_host(std::uint32_t rank);
+
+  void poke(std::uint32_t stream) { poked_.push_back(stream); }
+  void advance(std::uint32_t stream);
+  bool blocked(std::uint32_t stream_index, Stream& stream, const Item& item, const Call& call);
+  bool behind_default_stream(const Stream& stream, const Item& item) const;
+  void begin(std::uint32_t stream_index, Stream& stream, const Call& call);
+  void finish(std::uint32_t stream);
+  void wake_default(std::uint32_t rank);
+  void record_event(std::uint32_t event, std::uint32_t rank);
+  void arrive(std::uint32_t transfer);
+  void end_transfer(std::uint32_t transfer);
+
+  void touch(Rank& rank);
+  void piece_ended(std::uint32_t iteration);
+  std::vector<Stuck> stuck() const;
+
+  const Item& head(const Stream& stream) const {
+    return items_[stream.ring + (stream.completed & stream.mask)];
+  }
+  bool holds(const Stream& stream) const { return stream.enqueued != stream.completed; }
+  // Position of a call of an iteration in the timeline.
+  std::size_t place(std::uint32_t rank, std::uint32_t call, std::uint32_t iteration) const {
+    const std::size_t first = program_.rank_begin[rank];
+    const std::size_t calls = program_.rank_begin[rank + 1] - first;
+    return first * program_.iterations + iteration * calls + (call - first);
+  }
+
+  const Program program_;
+  const Results results_;
+  const bool timeline_;
+  std::vector<Call> calls_;
+  std::vector<Rank> ranks_;
+  std::vector<Stream> streams_;
+  std::vector<Item> items_;
+  std::vector<Event> events_state_;
+  std::vector<std::uint32_t> arrived_;        // [rendezvous] parties so far
+  std::vector<std::uint64_t> pieces_;         // [iterations] work and steps that have not ended
+  std::vector<std::uint32_t> poked_;          // streams whose head may be able to start
+  EventQueue queue_;
+  Nanoseconds now_ = 0;
+  std::uint64_t events_ = 0;
+};
+
+}  // namespace maya::simulate

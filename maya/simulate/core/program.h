@@ -1,0 +1,64 @@
+// What the engine executes: a job's calls in flat arrays. Built by maya/simulate/program.py.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace maya::simulate {
+
+using Nanoseconds = std::int64_t;
+
+enum class Action : std::uint8_t {
+  kWork = 0,               // kernel, copy, fill: occupies its stream for its duration
+  kTransfer = 1,           // a communication kernel: its rendezvous are `link .. link + count`
+  kEventRecord = 2,        // link: event
+  kStreamWaitEvent = 3,    // link: event
+  kEventSynchronize = 4,   // link: event
+  kStreamSynchronize = 5,
+  kDeviceSynchronize = 6,
+  kHost = 7,               // host time only
+};
+
+enum CallFlags : std::uint8_t {
+  kBlocking = 1,           // the host waits for this call's work
+  kNoLaunch = 2,           // replayed from a CUDA graph: no launch call of its own
+  kPreviousIteration = 4,  // waits for the event as the iteration before recorded it
+};
+
+enum StreamFlags : std::uint8_t {
+  kOrdinary = 0,
+  kLegacyDefault = 1,
+  kSynchronisesWithDefault = 2,  // made without cudaStreamNonBlocking
+};
+
+// Arrays of one length share a dimension: calls, streams, ranks, rendezvous.
+struct Program {
+  std::span<const std::uint8_t> action, flags;        // [calls]
+  std::span<const std::uint32_t> stream;              // [calls] index into streams
+  std::span<const std::int32_t> link, count;          // [calls]
+  std::span<const Nanoseconds> host, duration;        // [calls]
+  std::span<const std::uint32_t> rank_begin;          // [ranks + 1] first call
+  std::span<const std::uint32_t> stream_begin;        // [ranks + 1] first stream
+  std::span<const std::uint8_t> stream_flags;         // [streams]
+  std::span<const std::uint32_t> transfers;           // rendezvous of each communication kernel
+  std::span<const std::uint32_t> party_begin;         // [rendezvous + 1]
+  std::span<const std::uint32_t> party_stream;        // the stream of each party
+  std::span<const Nanoseconds> transfer_duration;     // [rendezvous]
+  std::uint32_t events = 0;
+  std::uint32_t iterations = 1;
+  std::uint32_t queue_depth = 1024;  // calls a stream holds before the host blocks
+  Nanoseconds launch_call = 0;       // host time of a call that puts work into a stream
+  Nanoseconds launch_latency = 0;    // from that call to the work's start on an idle stream
+};
+
+// What a rank does at a moment.
+enum Activity { kCompute, kMoving, kWaiting, kOverlapped, kIdle, kActivities };
+
+// Where the engine writes. The timeline spans may be empty: then it is not kept.
+struct Results {
+  std::span<Nanoseconds> issued, start, end;  // per rank [iterations, calls of the rank]
+  std::span<Nanoseconds> iteration_end;       // [iterations]
+  std::span<Nanoseconds> activity;            // [iterations, ranks, kActivities]
+};
+
+}  // namespace maya::simulate

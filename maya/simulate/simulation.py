@@ -1,0 +1,130 @@
+"""`simulate`: a job's steady iteration, replayed back to back by the native core."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.clusters.types import Cluster
+from maya.simulate import _core
+from maya.simulate.program import Program, build_program
+from maya.simulate.types import Activity, HostCosts, RankTimeline, SimulationError, Timeline
+from maya.trace.types import Collective, JobTrace, RecordKind
+
+_SHOWN: Final = 12  # waiting calls that a deadlock's message lists
+
+
+def simulate(
+    trace: JobTrace,
+    durations_s: NDArray[np.float64],
+    cluster: Cluster,
+    iterations: int = 3,
+    *,
+    host: HostCosts = HostCosts(),  # noqa: B008 (frozen)
+    keep_timeline: bool = True,
+) -> Timeline:
+    """Replays the steady iteration `iterations` times, each operation taking its entry of `durations_s`.
+
+    `durations_s` has shape [operations]. A collective takes as long as the slowest of its parties'
+    operations says, from the moment the last party arrives. Without `keep_timeline` only the iteration
+    ends and activities are kept. Raises SimulationError for a deadlock or for durations that are none.
+    """
+    if iterations < 1:
+        raise SimulationError(f"{iterations} iterations")
+    if not trace.ranks:
+        raise SimulationError("a job without ranks")
+    records = np.concatenate([rank.records for rank in trace.ranks])
+    program = build_program(trace, _durations(trace, durations_s), _host_times(records, cluster))
+    calls = len(records) if keep_timeline else 0
+    issued, start, end = (np.zeros(calls * iterations, np.int64) for _ in range(3))
+    iteration_end = np.zeros(iterations, np.int64)
+    activity = np.zeros(iterations * len(trace.ranks) * len(Activity), np.int64)
+    events, stuck = _core.run(
+        **program.arrays,
+        events=program.events,
+        iterations=iterations,
+        queue_depth=host.queue_depth,
+        launch_call=_nanoseconds(host.launch_s / cluster.host_speed),
+        launch_latency=_nanoseconds(cluster.device.launch_latency_s),
+        issued=issued,
+        start=start,
+        end=end,
+        iteration_end=iteration_end,
+        activity=activity,
+    )
+    if stuck:
+        raise SimulationError(_deadlock(trace, program, stuck))
+    ranks = _rank_timelines(trace, program, issued, start, end, iterations) if keep_timeline else ()
+    return Timeline(ranks, iteration_end, activity.reshape(iterations, len(trace.ranks), -1), events)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _durations(trace: JobTrace, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """[operations + 1] Nanoseconds; the entry behind the last stands for no operation."""
+    if durations_s.shape != (len(trace.operations),):
+        raise SimulationError(
+            f"durations of shape {durations_s.shape} for {len(trace.operations)} operations"
+        )
+    wrong = np.flatnonzero(~(np.isfinite(durations_s) & (durations_s >= 0)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise SimulationError(f"a duration of {durations_s[row]} s for {trace.operations[row]}")
+    return np.append(np.rint(durations_s * 1e9), 0).astype(np.int64)
+
+
+def _host_times(records: NDArray[np.void], cluster: Cluster) -> NDArray[np.int64]:
+    scaled: NDArray[np.float64] = records["host_ns"] / cluster.host_speed
+    return np.rint(scaled).astype(np.int64)
+
+
+def _rank_timelines(
+    trace: JobTrace,
+    program: Program,
+    issued: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    iterations: int,
+) -> tuple[RankTimeline, ...]:
+    timelines = []
+    begin = program.arrays["rank_begin"].astype(np.int64)
+    for rank, first, last in zip(trace.ranks, begin[:-1], begin[1:], strict=True):
+        part = slice(first * iterations, last * iterations)
+        leader = program.leader[first:last] - first
+        shape = (iterations, int(last - first))
+        timelines.append(
+            RankTimeline(
+                rank=rank.rank,
+                issued=issued[part].reshape(shape),
+                start=start[part].reshape(shape)[:, leader],
+                end=end[part].reshape(shape)[:, leader],
+            )
+        )
+    return tuple(timelines)
+
+
+def _deadlock(trace: JobTrace, program: Program, stuck: list[tuple[int, int, int]]) -> str:
+    """Who waits where and for what, streams before hosts: a host usually waits for its streams."""
+    begin = program.arrays["rank_begin"]
+    lines = []
+    for rank_class, call, stream in sorted(stuck, key=lambda one: one[2] < 0):
+        rank = trace.ranks[rank_class]
+        row = call - int(begin[rank_class])
+        where = f"stream {program.stream_of[stream]}" if stream >= 0 else "host"
+        lines.append(f"rank {rank.rank}, {where}: call {row}, {_describe(trace, rank.records[row])}")
+    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return "deadlock; these wait for each other:\n  " + "\n  ".join(lines[:_SHOWN] + more)
+
+
+def _describe(trace: JobTrace, record: np.void) -> str:
+    kind = RecordKind(record["kind"])
+    if kind is not RecordKind.COLLECTIVE:
+        return kind.name.lower()
+    operation = trace.operations[record["operation"]]
+    assert isinstance(operation, Collective)
+    peer = "" if operation.peer is None else f" with rank {operation.peer}"
+    return f"{operation.collective}{peer} {record['sequence']} on communicator {record['communicator']}"

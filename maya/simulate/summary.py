@@ -1,0 +1,144 @@
+"""`summarise`: from a `Timeline` to the figures that a user reads."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.clusters.types import Cluster, Device
+from maya.estimate.types import Estimates, Provenance
+from maya.simulate.types import Activity, Breakdown, Prediction, Timeline
+from maya.trace.types import Collective, Convolution, Gemm, JobTrace, Kernel, Operation
+
+_NANO: Final = 1e-9
+
+
+def summarise(trace: JobTrace, timeline: Timeline, estimates: Estimates, cluster: Cluster) -> Prediction:
+    """The figures of the steady iterations: all but the first, which starts cold (the first if it is alone).
+
+    The verdict is FITS; whoever knows what was not covered lowers it.
+    """
+    steady = slice(1, None) if len(timeline.iteration_end_ns) > 1 else slice(None)
+    iterations = timeline.iterations_ns[steady] * _NANO
+    activity = timeline.activity_ns[steady].mean(axis=0) * _NANO  # [ranks, activities]
+    sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks)).astype(np.float64)
+    mean = np.average(activity, axis=0, weights=sizes)
+    iteration = float(iterations.mean())
+    return Prediction(
+        verdict="FITS",
+        iteration_time_s=iteration,
+        iterations_s=tuple(iterations.tolist()),
+        breakdown_s=_breakdown(mean),
+        peak_memory_bytes=_peak_memory(trace),
+        hardware_flops_utilization=hardware_flops_utilization(trace, estimates, cluster.device, iteration),
+        ranks={"world": trace.world, "launched": trace.launched, "unique": len(trace.ranks)},
+        provenance=_provenance(trace, estimates, sizes, float(mean[Activity.IDLE]), iteration),
+        pipeline_bubble=_pipeline_bubble(trace, mean, iteration),
+        breakdown_by_rank_s={
+            str(rank.rank): _breakdown(own) for rank, own in zip(trace.ranks, activity, strict=True)
+        },
+        notes=_notes(timeline),
+    )
+
+
+def _breakdown(activity: NDArray[np.float64]) -> Breakdown:
+    return Breakdown(
+        exposed_compute=float(activity[Activity.COMPUTE]),
+        exposed_communication=float(activity[Activity.MOVING] + activity[Activity.WAITING]),
+        overlapped=float(activity[Activity.OVERLAPPED]),
+        idle=float(activity[Activity.IDLE]),
+    )
+
+
+def _notes(timeline: Timeline) -> tuple[str, ...]:
+    if len(timeline.iteration_end_ns) > 1:
+        return ()
+    return ("one iteration was simulated: its time includes the cold start",)
+
+
+def _peak_memory(trace: JobTrace) -> dict[str, Any]:
+    by_class = {str(rank.rank): rank.peak_reserved_bytes for rank in trace.ranks}
+    return {"max": max(by_class.values()), "by_class": by_class}
+
+
+def hardware_flops_utilization(
+    trace: JobTrace, estimates: Estimates, device: Device, iteration_s: float
+) -> float | None:
+    """Share of the iteration that the executed matrix products would take at the device's peak.
+
+    HFU = sum(FLOP executed) / (iteration time x peak FLOP/s) (Korthikanti et al. 2022, arXiv:2205.05198,
+    section 6: recomputed operations count, unlike in MFU), averaged over all ranks. Each product is set
+    against the peak of its own dtype, so with several dtypes this is sum(FLOP / peak) / iteration time.
+    None when no operation has any FLOP.
+    """
+    if not estimates.flops.any() or iteration_s <= 0:
+        return None
+    peaks = np.array([_peak(operation, device, trace) for operation in trace.operations])
+    executed = _executions(trace) * estimates.flops
+    return float((executed / peaks).sum() / (trace.world * iteration_s))
+
+
+def _executions(trace: JobTrace) -> NDArray[np.float64]:
+    """[operations] How often all ranks together execute each operation in an iteration."""
+    sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
+    total = np.zeros(len(trace.operations))
+    for rank, size in zip(trace.ranks, sizes, strict=True):
+        operations = rank.records["operation"]
+        total += size * np.bincount(operations[operations >= 0], minlength=len(trace.operations))
+    return total
+
+
+def _peak(operation: Operation, device: Device, trace: JobTrace) -> float:
+    dtype = ""
+    if isinstance(operation, Gemm):
+        dtype = operation.compute if operation.compute == "tf32" else operation.dtype
+    elif isinstance(operation, Convolution):
+        dtype = operation.dtype
+    elif isinstance(operation, Kernel):
+        dtype = _kernel_dtype(operation, trace)
+    dtype = "fp8" if dtype.startswith("fp8") else dtype
+    return float(device.peak_flops.get(dtype, device.vector_flops))
+
+
+def _kernel_dtype(kernel: Kernel, trace: JobTrace) -> str:
+    """Fused attention's, from its name; the dtype of the job's largest product where the name is silent."""
+    name = kernel.name.lower()
+    for dtype, marks in {
+        "bf16": ("bf16", "bfloat16"),
+        "fp8": ("fp8", "e4m3"),
+        "fp16": ("half", "fp16"),
+    }.items():
+        if any(mark in name for mark in marks):
+            return dtype
+    products = [operation for operation in trace.operations if isinstance(operation, Gemm)]
+    largest = max(products, key=lambda gemm: gemm.m * gemm.n * gemm.k * gemm.batch, default=None)
+    return largest.dtype if largest else "fp32"
+
+
+def _provenance(
+    trace: JobTrace, estimates: Estimates, sizes: NDArray[np.float64], idle_s: float, iteration_s: float
+) -> dict[str, float]:
+    """Shares of the iteration that sum to 1: idle time is the measured host's, the rest is divided by where
+    the durations of the work came from."""
+    names = {p: p.name.lower() for p in Provenance}
+    work = _executions(trace) * estimates.seconds
+    by_source = np.bincount(estimates.provenance, work, minlength=len(Provenance))
+    host = idle_s / iteration_s if iteration_s > 0 else 0.0
+    total = float(by_source.sum())
+    if total <= 0:
+        host = 1.0
+    shares = {names[p]: float((1 - host) * by_source[p] / total) if total > 0 else 0.0 for p in Provenance}
+    if shares[names[Provenance.UNKNOWN]] == 0:
+        del shares[names[Provenance.UNKNOWN]]
+    return {**shares, "measured_host": host}
+
+
+def _pipeline_bubble(trace: JobTrace, activity: NDArray[np.float64], iteration_s: float) -> float | None:
+    """Share of the iteration in which a rank has no work and moves no data, of jobs with point-to-point
+    transfers: idle, or in communication kernels that all wait for peers. Mean over ranks."""
+    p2p = any(isinstance(op, Collective) and op.peer is not None for op in trace.operations)
+    if not p2p or iteration_s <= 0:
+        return None
+    return float(activity[Activity.IDLE] + activity[Activity.WAITING]) / iteration_s

@@ -1,0 +1,31 @@
+"""A cluster whose host and launches cost nothing, so that schedules can be computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from maya.clusters import Cluster, load
+from maya.simulate import HostCosts, simulate
+from maya.simulate.types import Timeline
+from maya.trace.build import JobBuilder
+
+
+@pytest.fixture(scope="session")
+def ideal_cluster() -> Cluster:
+    cluster = load("dgx-h100")
+    device = cluster.device.model_copy(update={"launch_latency_s": 1e-12})
+    return cluster.model_copy(update={"device": device})
+
+
+Simulate = Callable[..., Timeline]
+
+
+@pytest.fixture(scope="session")
+def simulate_ideal(ideal_cluster: Cluster) -> Simulate:
+    def run(job: JobBuilder, iterations: int = 3, queue_depth: int = 1024) -> Timeline:
+        host = HostCosts(launch_s=0.0, queue_depth=queue_depth)
+        return simulate(job.build(), job.durations_s, ideal_cluster, iterations, host=host)
+
+    return run

@@ -1,0 +1,161 @@
+"""CUDA's semantics on one rank, with free launches: times can be read off the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from maya.clusters import Cluster
+from maya.simulate import HostCosts, SimulationError, simulate
+from maya.simulate.types import Activity, Timeline
+from maya.trace.build import JobBuilder
+
+Simulate = Callable[..., Timeline]
+
+
+def spans(timeline: Timeline, iteration: int = 0, rank: int = 0) -> list[tuple[int, int]]:
+    own = timeline.ranks[rank]
+    return list(zip(own.start[iteration].tolist(), own.end[iteration].tolist(), strict=True))
+
+
+def test_kernels_of_a_stream_run_in_order(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    job.ranks[0].kernel(10)
+    job.ranks[0].kernel(20)
+    assert spans(simulate_ideal(job)) == [(0, 10), (10, 30)]
+
+
+def test_kernels_of_two_streams_overlap(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    job.ranks[0].kernel(10, stream=1)
+    job.ranks[0].kernel(20, stream=2)
+    assert spans(simulate_ideal(job)) == [(0, 10), (0, 20)]
+
+
+def test_stream_waits_for_recorded_event(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    rank.kernel(10, stream=1)
+    rank.event_record(1, stream=1)
+    rank.kernel(50, stream=1)
+    rank.stream_wait_event(1, stream=2)
+    rank.kernel(5, stream=2)
+    assert spans(simulate_ideal(job))[4] == (10, 15)
+
+
+def test_event_recorded_by_the_iteration_before_is_waited_for(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    rank.stream_wait_event(1, stream=2)
+    rank.kernel(5, stream=2)
+    rank.kernel(100, stream=1)
+    rank.event_record(1, stream=1)
+    timeline = simulate_ideal(job)
+    assert spans(timeline, 0)[1] == (0, 5)
+    assert spans(timeline, 1)[1] == (100, 105)
+
+
+def test_event_never_recorded_holds_nothing_up(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    job.ranks[0].stream_wait_event(9)
+    job.ranks[0].event_synchronize(9)
+    job.ranks[0].kernel(7)
+    assert spans(simulate_ideal(job))[2] == (0, 7)
+
+
+@pytest.mark.parametrize("how", ["event", "stream", "device", "blocking"])
+def test_host_blocks_until_the_work_is_done(simulate_ideal: Simulate, how: str) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    rank.kernel(100, stream=1, blocking=how == "blocking")
+    if how == "event":
+        rank.event_record(1, stream=1)
+        rank.event_synchronize(1)
+    elif how == "stream":
+        rank.stream_synchronize(1)
+    elif how == "device":
+        rank.device_synchronize()
+    rank.kernel(5, stream=2, host_ns=3)
+    assert spans(simulate_ideal(job))[-1] == (103, 108)
+
+
+def test_stream_synchronize_leaves_other_streams_alone(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    rank.kernel(100, stream=1)
+    rank.kernel(10, stream=2)
+    rank.stream_synchronize(2)
+    rank.kernel(1, stream=3)
+    assert spans(simulate_ideal(job))[3] == (10, 11)
+
+
+def test_full_launch_queue_blocks_the_host(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    for _ in range(4):
+        rank.kernel(10, stream=1)
+    rank.kernel(1, stream=2)
+    timeline = simulate_ideal(job, iterations=1, queue_depth=2)
+    assert timeline.ranks[0].start[0].tolist() == [0, 10, 20, 30, 20]
+
+
+def test_small_kernels_are_launch_bound(ideal_cluster: Cluster) -> None:
+    job = JobBuilder(1)
+    for _ in range(10):
+        job.ranks[0].kernel(100, host_ns=1000)
+    job.ranks[0].step()
+    timeline = simulate(job.build(), job.durations_s, ideal_cluster, host=HostCosts(launch_s=2e-6))
+    assert timeline.iterations_ns[1:].tolist() == [30_000, 30_000]
+    assert timeline.activity_ns[1, 0, Activity.COMPUTE] == 1000
+
+
+def test_launch_latency_and_host_speed(ideal_cluster: Cluster) -> None:
+    device = ideal_cluster.device.model_copy(update={"launch_latency_s": 5e-6})
+    cluster = ideal_cluster.model_copy(update={"device": device, "host_speed": 2.0})
+    job = JobBuilder(1)
+    job.ranks[0].kernel(100, host_ns=1000)
+    job.ranks[0].kernel(100, host_ns=1000)
+    timeline = simulate(job.build(), job.durations_s, cluster, 1, host=HostCosts(launch_s=2e-6))
+    assert timeline.ranks[0].issued.tolist() == [[500, 2000]]
+    assert timeline.ranks[0].start.tolist() == [[5500, 7000]]
+
+
+def test_streams_of_pytorch_ignore_the_default_stream(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    job.ranks[0].kernel(10, stream=0)
+    job.ranks[0].kernel(10, stream=1)
+    assert spans(simulate_ideal(job)) == [(0, 10), (0, 10)]
+
+
+def test_blocking_streams_synchronise_with_the_default_stream(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    rank.blocking_streams = (1, 2)
+    rank.kernel(10, stream=1)
+    rank.kernel(30, stream=2)
+    rank.kernel(5, stream=0)
+    rank.kernel(7, stream=1)
+    rank.kernel(40, stream=3)
+    assert spans(simulate_ideal(job, iterations=1)) == [(0, 10), (0, 30), (30, 35), (35, 42), (0, 40)]
+
+
+def test_iteration_ends_with_the_last_work_of_any_rank(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(2)
+    job.ranks[0].kernel(10)
+    job.ranks[1].kernel(30)
+    timeline = simulate_ideal(job)
+    assert timeline.iteration_end_ns.tolist() == [30, 60, 90]
+    idle = timeline.activity_ns[:, 0, Activity.IDLE]
+    # Rank 0 runs ahead: nothing makes it wait for rank 1.
+    assert idle.tolist() == [0, 30, 30]
+    assert (timeline.activity_ns.sum(axis=2) == timeline.iterations_ns[:, None]).all()
+
+
+def test_durations_that_are_none_are_refused(ideal_cluster: Cluster) -> None:
+    job = JobBuilder(1)
+    job.ranks[0].kernel(10)
+    for wrong in (np.array([np.nan]), np.array([-1.0]), np.array([1.0, 2.0])):
+        with pytest.raises(SimulationError, match="duration"):
+            simulate(job.build(), wrong, ideal_cluster)

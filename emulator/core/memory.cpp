@@ -9,6 +9,7 @@
 
 #include "core/process_state.h"
 #include "core/recorder.h"
+#include "values/values.h"
 
 namespace maya {
 namespace {
@@ -154,6 +155,7 @@ bool release(void* pointer) {
     owned = found->second;
     self.ranges.erase(found);
   }
+  if (counts(owned.allocation.kind)) values::forget(pointer, owned.allocation.bytes);
   release_address(pointer, owned.mapped);
   if (counts(owned.allocation.kind)) refund(footprint(owned.allocation.bytes), owned.allocation.device);
   return true;

@@ -34,7 +34,7 @@ struct Streams {
   std::atomic<std::uint32_t> next_event{1};
   std::atomic<std::uint64_t> next_capture{1};
   std::atomic<std::uint64_t> next_graph{1};
-  std::atomic<int> active_captures{0};
+  std::atomic<int> global_captures{0};  // begun in cudaStreamCaptureModeGlobal
 };
 
 Streams& streams() {
@@ -44,7 +44,9 @@ Streams& streams() {
 
 thread_local Stream* own_stream = nullptr;
 thread_local int device_of_thread = 0;
-thread_local int capture_mode_of_thread = 0;  // cudaStreamCaptureModeGlobal
+enum CaptureMode : int { kModeGlobal = 0, kModeThreadLocal = 1, kModeRelaxed = 2 };
+thread_local int capture_mode_of_thread = kModeGlobal;
+thread_local int own_captures = 0;  // begun by this thread and not relaxed
 
 // A streams's place in its capture; the capture's mutex is held.
 Capture::Branch* branch_of(Capture& capture, const Stream* stream) {
@@ -240,7 +242,8 @@ int begin_capture(Stream* stream, int mode, Graph* graph) {
   capture->graph->origin = stream->index;
   capture->branches.push_back({stream, stream->index, {}, true});
   stream->capture = std::move(capture);
-  ++streams().active_captures;
+  if (mode == kModeGlobal) ++streams().global_captures;
+  if (mode != kModeRelaxed) ++own_captures;
   return kSuccess;
 }
 
@@ -256,7 +259,8 @@ int end_capture(Stream* stream, Graph** graph) {
     branch.stream->capture.reset();
   }
   capture->status = CaptureStatus::kInvalidated;  // events that it recorded cannot be waited for any more
-  --streams().active_captures;
+  if (capture->mode == kModeGlobal) --streams().global_captures;
+  if (capture->mode != kModeRelaxed) --own_captures;
   if (result == kSuccess) *graph = capture->graph;
   else if (capture->owns_graph) destroy_graph(capture->graph);
   return result;
@@ -287,9 +291,26 @@ int exchange_capture_mode(int* mode) {
 }
 
 int check_capture_unsafe_call() {
-  constexpr int kRelaxed = 2;
-  const bool safe = streams().active_captures == 0 || capture_mode_of_thread == kRelaxed;
-  return safe ? kSuccess : kCaptureUnsupported;
+  // CUDA Runtime API, cudaThreadExchangeStreamCaptureMode.
+  const bool unsafe = capture_mode_of_thread != kModeRelaxed &&
+                      (own_captures > 0 || (capture_mode_of_thread == kModeGlobal && streams().global_captures > 0));
+  return unsafe ? kCaptureUnsupported : kSuccess;
+}
+
+std::vector<GraphNode*> visible_dependencies(const GraphNode& node) {
+  std::vector<GraphNode*> found;
+  for (GraphNode* dependency : node.dependencies) add_visible(found, dependency);
+  return found;
+}
+
+void release_user_object(UserObject* object, unsigned count) {
+  if (object->references.fetch_sub(count) > count) return;
+  object->destroy(object->pointer);
+  delete object;
+}
+
+Graph::~Graph() {
+  for (const auto& [object, count] : objects) release_user_object(object, count);
 }
 
 Graph* create_graph() {
@@ -307,6 +328,10 @@ GraphExec* instantiate(Graph* graph) {
   for (const GraphNode& node : graph->nodes) {
     exec->graph.nodes.push_back(node);
     exec->graph.nodes.back().dependencies.clear();  // replay needs the order only
+  }
+  for (const auto& [object, count] : graph->objects) {
+    ++object->references;
+    exec->graph.objects.emplace_back(object, 1);
   }
   return exec;
 }

@@ -49,10 +49,24 @@ struct GraphNode {
   void* host_data = nullptr;
 };
 
+// cudaUserObject_t: freed when the last reference goes.
+struct UserObject {
+  void* pointer;
+  void (*destroy)(void*);
+  std::atomic<unsigned> references;
+};
+void release_user_object(UserObject* object, unsigned count);
+
 struct Graph {
+  Graph() = default;
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
   std::uint64_t id = 0;
   std::uint32_t origin = 0;  // dense index of the stream the capture began on
   std::deque<GraphNode> nodes;
+  std::vector<std::pair<UserObject*, unsigned>> objects;  // and the references this graph holds
 };
 
 // An instantiated graph: replays its records on the launch stream.
@@ -114,6 +128,8 @@ struct CaptureInfo {
   std::vector<GraphNode*> dependencies;
 };
 CaptureInfo capture_info(Stream* stream);
+// The nodes a node waits for, seen through events, which are edges in CUDA's graphs.
+std::vector<GraphNode*> visible_dependencies(const GraphNode& node);
 bool capturing(void* stream_handle);
 int exchange_capture_mode(int* mode);  // per thread
 // Under a thread's strict mode, calls such as cudaMalloc while any capture is active are errors; 0 or

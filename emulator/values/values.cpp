@@ -1,7 +1,13 @@
 #include "values/values.h"
 
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
 
+#include "core/memory.h"
+#include "values/executor.h"
 #include "values/known.h"
 
 namespace maya::values {
@@ -9,7 +15,42 @@ namespace {
 
 std::uintptr_t address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
+// Executors by the kernel they were made for; they live as long as the process.
+class Executors {
+ public:
+  void resolve(const KernelInfo& kernel) {
+    const std::lock_guard lock(mutex_);
+    if (kernel.resolved) return;
+    const std::string name = without_anonymous_namespaces(kernel.name);
+    auto executor = make(parse_signature(name));
+    kernel.executor = executor.get();
+    if (executor) all_.push_back(std::move(executor));
+    std::atomic_ref(kernel.resolved).store(true, std::memory_order_release);
+  }
+
+ private:
+  static std::unique_ptr<Executor> make(const Signature& kernel) {
+    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_foreach, make_opaque}) {
+      if (auto executor = family(kernel)) return executor;
+    }
+    return nullptr;
+  }
+
+  std::mutex mutex_;  // protects all_ and the kernels' executor slots
+  std::vector<std::unique_ptr<Executor>> all_;
+};
+
+Executors& executors() {
+  static Executors instance;
+  return instance;
+}
+
 }  // namespace
+
+bool on_device(const void* pointer, std::size_t bytes) {
+  return is_device_pointer(pointer) &&
+         (bytes <= 1 || is_device_pointer(static_cast<const std::byte*>(pointer) + bytes - 1));
+}
 
 void wrote(const void* pointer, std::size_t bytes, Content content) {
   known_bytes().wrote(address(pointer), bytes, content);
@@ -33,6 +74,11 @@ void copy(void* destination, const void* source, std::size_t bytes) {
   wrote(destination, bytes, content);
 }
 
-void launch(const KernelInfo&, const std::uint32_t*, const std::uint32_t*, void**, std::size_t) {}
+void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
+            std::size_t) {
+  if (!std::atomic_ref(kernel.resolved).load(std::memory_order_acquire)) executors().resolve(kernel);
+  if (kernel.executor == nullptr || args == nullptr) return;
+  static_cast<const Executor*>(kernel.executor)->run({grid, block, args});
+}
 
 }  // namespace maya::values

@@ -1,0 +1,338 @@
+// Decodes the element-wise kernels of PyTorch's ATen/native/cuda/CUDALoops.cuh (2.6 to 2.11) and computes
+// the functors of functor.h:
+//   vectorized_elementwise_kernel<vec, F, std::array<char*, k>>(int N, F f, std::array<char*, k> data)
+//   unrolled_elementwise_kernel<F, array, .., InputCalculator, OutputCalculator, Loader, Storer>
+//     (int N, F f, array data, InputCalculator ic, OutputCalculator oc, Loader l, Storer s)
+//   elementwise_kernel<nt, vt, L>(int N, L f), L the lambda of
+//     gpu_kernel_impl_nocast<F>: {OffsetCalculator<k>, std::array<char*, k>, F}
+//     gpu_kernel_impl<F>:        {OffsetCalculator<k>, std::array<char*, k>, F, std::array<ScalarType, k>}
+//   elementwise_kernel_with_index<I, F>(I N, F f, T* out) (RangeFactories.cu)
+// data[0] is the output. k = 1 + the functor's number of tensor operands.
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "values/functor.h"
+#include "values/geometry.h"
+
+namespace maya::values {
+namespace {
+
+using Operands = std::array<Operand, kMaxOperands>;
+
+// A functor's operands, loaded: the scalars once, the tensors at each point.
+class Evaluation {
+ public:
+  Evaluation(const Functor& functor, const std::byte* object) : functor_(functor) {
+    for (int at = 0; at < functor.source_count; ++at) {
+      const Source& source = functor.sources[at];
+      if (!source.tensor) lanes_[at] = load(source.type, object + source.offset);
+    }
+    if (functor.selects) selector_ = read_at<std::int32_t>(object, 0);
+  }
+
+  Lane at(const Operands& operands, const std::array<std::int64_t, kMaxOperands>& offsets) {
+    int tensor = 1;
+    for (int at = 0; at < functor_.source_count; ++at) {
+      const Source& source = functor_.sources[at];
+      if (!source.tensor) continue;
+      const Operand& operand = operands[tensor];
+      lanes_[at] = cast(operand.type, source.type, load(operand.type, operand.data + offsets[tensor]));
+      ++tensor;
+    }
+    const Lane value = apply(functor_, {lanes_.data(), static_cast<std::size_t>(functor_.source_count)}, selector_);
+    if (predicate()) return value;  // an integer lane, whatever was compared
+    const ScalarType wide = is_float(functor_.compute) ? ScalarType::kDouble : ScalarType::kInt64;
+    return cast(functor_.compute, functor_.result, cast(wide, functor_.compute, value));
+  }
+
+ private:
+  bool predicate() const {
+    switch (functor_.op) {
+      case Op::kEqual: case Op::kLess: case Op::kLogicalAnd: case Op::kLogicalOr: case Op::kLogicalXor:
+      case Op::kLogicalNot: case Op::kIsNan: case Op::kIsInfinite: return true;
+      default: return false;
+    }
+  }
+
+  const Functor& functor_;
+  std::array<Lane, 4> lanes_{};
+  int selector_ = 0;
+};
+
+class Elementwise : public Executor {
+ public:
+  Elementwise(std::optional<Functor> functor, std::size_t guessed_bytes)
+      : functor_(functor), result_bytes_(functor ? size_of(functor->result) : guessed_bytes) {}
+
+ protected:
+  // data[0] the output; its and the inputs' types in memory where they are cast, else the functor's.
+  bool compute(const Geometry& geometry, const std::byte* object, const std::byte* data,
+               const std::int8_t* types) const {
+    auto* const out = read_at<std::byte*>(data, 0);
+    if (geometry.numel <= 0 || !on_device(out, 1)) return false;
+    Operands operands;
+    if (!functor_ || !collect(data, types, operands) || !computable(geometry, operands)) {
+      const std::size_t bytes = types != nullptr ? type_bytes(types[0]) : result_bytes_;
+      forget_operand(geometry, 0, out, bytes);
+      return true;
+    }
+    Evaluation evaluation(*functor_, object);
+    Output output(operands[0].type);
+    walk(geometry, functor_->tensors + 1, [&](const auto& offsets) {
+      output.put(operands[0].data + offsets[0],
+                 cast(functor_->result, operands[0].type, evaluation.at(operands, offsets)));
+    });
+    return true;
+  }
+
+  int tensors() const { return functor_ ? functor_->tensors : 0; }
+  const std::optional<Functor>& functor() const { return functor_; }
+  std::size_t result_bytes() const { return result_bytes_; }
+
+  // The element sizes of the output and the inputs, uncast.
+  std::array<std::size_t, kMaxOperands> element_bytes() const {
+    std::array<std::size_t, kMaxOperands> bytes{result_bytes_};
+    int tensor = 1;
+    if (functor_) {
+      for (const Source& source : functor_->operands()) {
+        if (source.tensor) bytes[tensor++] = size_of(source.type);
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  static std::size_t type_bytes(std::int8_t number) {
+    const auto type = scalar_type(number);
+    return type ? size_of(*type) : 1;
+  }
+
+  bool collect(const std::byte* data, const std::int8_t* types, Operands& operands) const {
+    int at = 0;
+    const auto add = [&](ScalarType uncast) {
+      const auto type = types != nullptr ? scalar_type(types[at]) : std::optional(uncast);
+      if (!type) return false;
+      operands[at] = {read_at<std::byte*>(data, 8 * static_cast<std::size_t>(at)), *type};
+      ++at;
+      return true;
+    };
+    if (!add(functor_->result)) return false;
+    return std::ranges::all_of(functor_->operands(),
+                               [&](const Source& source) { return !source.tensor || add(source.type); });
+  }
+
+  bool computable(const Geometry& geometry, const Operands& operands) const {
+    for (int at = 0; at <= functor_->tensors; ++at) {
+      const std::size_t bytes = size_of(operands[at].type);
+      if (geometry.numel * static_cast<std::int64_t>(bytes) > static_cast<std::int64_t>(kSmallBytes)) return false;
+      const std::int64_t span = extent(geometry, at, bytes);
+      if (span <= 0 || !on_device(operands[at].data, static_cast<std::size_t>(span))) return false;
+      if (at > 0 && !known_operand(geometry, at, operands[at])) return false;
+    }
+    return true;
+  }
+
+  std::optional<Functor> functor_;
+  std::size_t result_bytes_;
+};
+
+class Vectorized : public Elementwise {
+ public:
+  using Elementwise::Elementwise;
+  bool run(const Launch& launch) const override {
+    const auto bytes = element_bytes();
+    const auto geometry = contiguous(launch.argument<std::int32_t>(0), bytes);
+    return compute(geometry, launch.bytes(1), launch.bytes(2), nullptr);
+  }
+};
+
+class Unrolled : public Elementwise {
+ public:
+  Unrolled(std::optional<Functor> functor, std::size_t guessed_bytes, int inputs, bool strided, bool loads_cast,
+           bool stores_cast)
+      : Elementwise(functor, guessed_bytes), inputs_(inputs), strided_(strided), loads_cast_(loads_cast),
+        stores_cast_(stores_cast) {}
+
+  bool run(const Launch& launch) const override {
+    auto bytes = element_bytes();
+    std::array<std::int8_t, kMaxOperands> types{};
+    if (!read_types(launch, types, bytes)) return false;
+    auto geometry = contiguous(launch.argument<std::int32_t>(0), bytes);
+    // The calculators count elements (make_input_offset_calculator, Loops.cuh).
+    if (strided_ && (!read_calculator(launch.bytes(4), 1, 0, &bytes[0], geometry) ||
+                     !read_calculator(launch.bytes(3), inputs_, 1, &bytes[1], geometry))) {
+      return false;
+    }
+    const bool casts = loads_cast_ || stores_cast_;
+    return compute(geometry, launch.bytes(1), launch.bytes(2), casts ? types.data() : nullptr);
+  }
+
+ private:
+  // LoadWithCast<k> {std::array<ScalarType, k> dtypes; std::array<uint32_t, k> element_sizes}; StoreWithCast
+  // likewise (MemoryAccess.cuh).
+  bool read_types(const Launch& launch, std::array<std::int8_t, kMaxOperands>& types,
+                  std::array<std::size_t, kMaxOperands>& bytes) const {
+    if (!loads_cast_ && !stores_cast_) return true;
+    if (!loads_cast_ || !stores_cast_) return false;
+    types[0] = read_at<std::int8_t>(launch.bytes(6), 0);
+    bytes[0] = read_at<std::uint32_t>(launch.bytes(6), 4);
+    const std::size_t sizes = align_up(static_cast<std::size_t>(inputs_ > 0 ? inputs_ : 1), 4);
+    for (int at = 0; at < inputs_; ++at) {
+      types[at + 1] = read_at<std::int8_t>(launch.bytes(5), static_cast<std::size_t>(at));
+      bytes[at + 1] = read_at<std::uint32_t>(launch.bytes(5), sizes + 4 * static_cast<std::size_t>(at));
+    }
+    for (int at = 0; at <= inputs_; ++at) {
+      const auto type = scalar_type(types[at]);
+      if (type && size_of(*type) != bytes[at]) return false;
+    }
+    return true;
+  }
+
+  int inputs_;
+  bool strided_, loads_cast_, stores_cast_;
+};
+
+class Strided : public Elementwise {
+ public:
+  Strided(std::optional<Functor> functor, std::size_t guessed_bytes, int operands, bool casts)
+      : Elementwise(functor, guessed_bytes), operands_(operands), casts_(casts) {}
+
+  bool run(const Launch& launch) const override {
+    Geometry geometry{.numel = launch.argument<std::int32_t>(0)};
+    const std::byte* const lambda = launch.bytes(1);
+    constexpr std::array<std::size_t, kMaxOperands> kBytes{1, 1, 1, 1, 1};  // byte strides
+    if (!read_calculator(lambda, operands_, 0, kBytes.data(), geometry)) return false;
+    const std::size_t data = align_up(calculator_bytes(operands_), 8);
+    const std::size_t behind_data = data + 8 * static_cast<std::size_t>(operands_);
+    const std::size_t object = functor() ? align_up(behind_data, functor()->alignment) : behind_data;
+    const auto* types = casts_ && functor() ? reinterpret_cast<const std::int8_t*>(lambda + object + functor()->size)
+                                            : nullptr;
+    return compute(geometry, lambda + object, lambda + data, types);
+  }
+
+ private:
+  int operands_;
+  bool casts_;
+};
+
+// arange, range: out[i] = start + i * step, the lambda(I index) {acc start, acc step}
+// (RangeFactories.cu, arange_cuda_out).
+class Range : public Executor {
+ public:
+  Range(ScalarType index, ScalarType result) : index_(index), result_(result) {}
+
+  bool run(const Launch& launch) const override {
+    const std::int64_t numel = load(index_, launch.bytes(0)).i;
+    auto* const out = launch.argument<std::byte*>(2);
+    const std::size_t bytes = size_of(result_);
+    if (numel <= 0 || !on_device(out, bytes)) return false;
+    if (numel > static_cast<std::int64_t>(kSmallBytes / bytes)) {
+      forget(out, static_cast<std::size_t>(numel) * bytes);
+      return true;
+    }
+    const ScalarType wide = accumulator();
+    const Lane start = load(wide, launch.bytes(1)), step = load(wide, launch.bytes(1) + size_of(wide));
+    Output output(result_);
+    for (std::int64_t at = 0; at < numel; ++at) {
+      const Lane value = is_float(wide) ? Lane{.f = start.f + static_cast<double>(at) * step.f}
+                                        : Lane{.i = start.i + at * step.i};
+      output.put(out + static_cast<std::size_t>(at) * bytes, cast(wide, result_, value));
+    }
+    return true;
+  }
+
+ private:
+  // at::acc_type<T, /*is_cuda=*/true>: long for integers, float for 16- and 32-bit, double for double.
+  ScalarType accumulator() const {
+    if (!is_float(result_)) return ScalarType::kInt64;
+    return result_ == ScalarType::kDouble ? result_ : ScalarType::kFloat;
+  }
+
+  ScalarType index_, result_;
+};
+
+// "std::array<char*, 3ul>" -> 3
+int array_length(std::string_view type) {
+  const auto parts = parse_functor(type).templates;
+  return parts.size() == 2 && parts[1][0] >= '0' && parts[1][0] <= '9' ? parts[1][0] - '0' : 0;
+}
+
+// The result's size where the functor does not compute: that of the first element type its name holds.
+std::size_t guess_bytes(std::string_view functor) {
+  const FunctorType type = parse_functor(functor);
+  for (const auto* names : {&type.parameters, &type.templates}) {
+    for (const auto name : *names) {
+      if (const auto element = scalar_type(name)) return size_of(*element);
+    }
+  }
+  return 4;
+}
+
+// The output and the inputs of a functor that does not compute; 0: its name does not say.
+int guess_operands(std::string_view functor) {
+  const FunctorType type = parse_functor(functor);
+  if (type.lambda > 0) return 1 + static_cast<int>(type.parameters.size());
+  if (type.templates.size() != 4) return 0;
+  return type.name == "BinaryFunctor" ? 3 : type.name.ends_with("UnaryFunctor") ? 2 : 0;
+}
+
+std::unique_ptr<Executor> make_unrolled(const Signature& kernel, std::optional<Functor> functor) {
+  if (kernel.parameters.size() != 7) return nullptr;
+  const auto has = [&](int parameter, std::string_view text) { return kernel.parameters[parameter].starts_with(text); };
+  const auto& array = kernel.parameters[2];
+  const int inputs = array_length(array) - 1;
+  const bool strided = has(3, "OffsetCalculator");
+  if (inputs < 0 || inputs >= kMaxOperands || strided != has(4, "OffsetCalculator")) return nullptr;
+  if (functor && functor->tensors != inputs) functor.reset();
+  const auto casts = [&](int parameter) { return kernel.parameters[parameter].find("WithCast") != std::string_view::npos; };
+  return std::make_unique<Unrolled>(functor, guess_bytes(kernel.templates[0]), inputs, strided, casts(5), casts(6));
+}
+
+// elementwise_kernel<nt, vt, gpu_kernel_impl{,_nocast}<F>(TensorIteratorBase&, F const&)::{lambda(int)#1}>
+std::unique_ptr<Executor> make_strided(const Signature& kernel) {
+  const FunctorType lambda = parse_functor(kernel.templates[2]);
+  const bool casts = lambda.name == "gpu_kernel_impl";
+  if ((!casts && lambda.name != "gpu_kernel_impl_nocast") || lambda.templates.size() != 1) return nullptr;
+  const auto functor = find_functor(lambda.templates[0]);
+  const int operands = functor ? functor->tensors + 1 : guess_operands(lambda.templates[0]);
+  if (operands == 0 || operands > kMaxOperands) return nullptr;
+  return std::make_unique<Strided>(functor, guess_bytes(lambda.templates[0]), operands, casts);
+}
+
+// The inner lambda's number is the place of the element type among the dispatched ones
+// (AT_DISPATCH_ALL_TYPES_AND2(kHalf, kBFloat16, ..), ATen/Dispatch.h); its own parameter is the index.
+std::optional<ScalarType> range_type(std::string_view lambda) {
+  constexpr std::string_view kDispatched = "::{lambda()#1}::operator()() const::{lambda()#";
+  constexpr ScalarType kTypes[] = {ScalarType::kUInt8, ScalarType::kInt8,  ScalarType::kInt32,
+                                   ScalarType::kInt64, ScalarType::kInt16, ScalarType::kDouble,
+                                   ScalarType::kFloat, ScalarType::kHalf,  ScalarType::kBFloat16};
+  const std::string_view function = parse_functor(lambda).name;
+  const auto at = lambda.find(kDispatched);
+  if ((function != "arange_cuda_out" && function != "range_cuda_out") || at == lambda.npos) return std::nullopt;
+  const int place = lambda[at + kDispatched.size()] - '1';
+  if (place < 0 || place >= static_cast<int>(std::size(kTypes))) return std::nullopt;
+  return kTypes[place];
+}
+
+}  // namespace
+
+std::unique_ptr<Executor> make_elementwise(const Signature& kernel) {
+  if (kernel.name == "vectorized_elementwise_kernel" && kernel.templates.size() == 3) {
+    auto functor = find_functor(kernel.templates[1]);
+    if (functor && functor->tensors + 1 != array_length(kernel.templates[2])) functor.reset();
+    return std::make_unique<Vectorized>(functor, guess_bytes(kernel.templates[1]));
+  }
+  if (kernel.name == "unrolled_elementwise_kernel" && !kernel.templates.empty()) {
+    return make_unrolled(kernel, find_functor(kernel.templates[0]));
+  }
+  if (kernel.name == "elementwise_kernel" && kernel.templates.size() == 3) return make_strided(kernel);
+  if (kernel.name == "elementwise_kernel_with_index" && kernel.parameters.size() == 3) {
+    const auto result = range_type(kernel.templates[1]);
+    const auto index = scalar_type(kernel.templates[0]);
+    if (result && index) return std::make_unique<Range>(*index, *result);
+  }
+  return nullptr;
+}
+
+}  // namespace maya::values

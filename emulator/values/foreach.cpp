@@ -1,0 +1,285 @@
+// Decodes multi_tensor_apply_kernel<Metadata, Functor, Args..>(Metadata, Functor, Args..) of PyTorch's
+// ATen/native/cuda/MultiTensorApply.cuh (2.6 to 2.11): lists of tensors, `depth` of them in parallel.
+//   TensorListMetadata<depth> {const void* addresses[depth][M]; int64_t numel[M]; uint8_t block_to_tensor[320];
+//     int block_to_chunk[320]; int start}, M = {110, 64, 48, 36, 30}[depth - 1]
+//   TensorListScalarListMetadata<S, depth> {addresses[depth][M]; numel[M]; S scalars[M]; ..},
+//     M = {96, 64, 48, 36, 30}[depth - 1]
+//   FusedOptimizerTensorListMetadata<depth> {addresses[depth][M]; numel[M]; const void* steps[96|64|..]; ..}
+// Functors are F<T, depth, read, result> (ForeachFunctors.cuh). An all-unknown list, the usual case, costs
+// a look-up per tensor.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "values/executor.h"
+#include "values/functor.h"
+
+namespace maya::values {
+namespace {
+
+constexpr std::size_t kMaxTensors[] = {110, 64, 48, 36, 30}, kMaxScalars[] = {96, 64, 48, 36, 30};
+
+int number(std::string_view text) {
+  int value = -1;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// Where things lie in the metadata.
+struct Lists {
+  int depth = 0;
+  std::size_t tensors = 0;        // M
+  std::size_t scalars = 0;        // offset of the scalars, 0: none
+  std::size_t block_to_tensor = 0;
+
+  std::size_t count(const Launch& launch) const {
+    return launch.grid[0] == 0 ? 0 : std::size_t{read_at<std::uint8_t>(launch.bytes(0), block_to_tensor + launch.grid[0] - 1)} + 1;
+  }
+  std::byte* address(const Launch& launch, int list, std::size_t tensor) const {
+    return read_at<std::byte*>(launch.bytes(0), 8 * (static_cast<std::size_t>(list) * tensors + tensor));
+  }
+  std::int64_t numel(const Launch& launch, std::size_t tensor) const {
+    return read_at<std::int64_t>(launch.bytes(0), 8 * (static_cast<std::size_t>(depth) * tensors + tensor));
+  }
+};
+
+std::optional<Lists> find_lists(std::string_view metadata) {
+  const FunctorType type = parse_functor(metadata);
+  if (type.templates.empty()) return std::nullopt;
+  Lists lists{.depth = number(type.templates.back())};
+  if (lists.depth < 1 || lists.depth > 5) return std::nullopt;
+  const auto row = static_cast<std::size_t>(lists.depth - 1);
+  const auto behind = [&] { return 8 * (static_cast<std::size_t>(lists.depth) + 1) * lists.tensors; };
+  if (type.name == "TensorListMetadata") {
+    lists.tensors = kMaxTensors[row];
+    lists.block_to_tensor = behind();
+  } else if (type.name == "FusedOptimizerTensorListMetadata") {
+    lists.tensors = kMaxTensors[row];
+    lists.block_to_tensor = behind() + 8 * kMaxScalars[row];
+  } else if (type.name == "TensorListScalarListMetadata") {
+    const auto scalar = scalar_type(type.templates[0]);
+    if (!scalar) return std::nullopt;
+    lists.tensors = kMaxScalars[row];
+    lists.scalars = behind();
+    lists.block_to_tensor = lists.scalars + lists.tensors * size_of(*scalar);
+  } else {
+    return std::nullopt;
+  }
+  return lists;
+}
+
+bool computable(const std::byte* data, std::int64_t numel, ScalarType type) {
+  const std::size_t bytes = static_cast<std::size_t>(numel) * size_of(type);
+  return numel > 0 && bytes <= kSmallBytes && on_device(data, bytes) && known(data, bytes, content_of(type));
+}
+
+void forget_tensor(std::byte* data, std::int64_t numel, std::size_t element_bytes) {
+  if (numel > 0) forget(data, static_cast<std::size_t>(numel) * element_bytes);
+}
+
+// Any functor: forgets the lists it may write.
+class Forgetting : public Executor {
+ public:
+  Forgetting(Lists lists, int result, std::size_t element_bytes)
+      : lists_(lists), result_(result), element_bytes_(element_bytes) {}
+
+  bool run(const Launch& launch) const override {
+    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
+      for (int list = 0; list < lists_.depth; ++list) {
+        if (result_ >= 0 && list != result_) continue;
+        forget_tensor(lists_.address(launch, list, tensor), lists_.numel(launch, tensor), element_bytes_);
+      }
+    }
+    return true;
+  }
+
+ private:
+  Lists lists_;
+  int result_;  // -1: all
+  std::size_t element_bytes_;
+};
+
+// BinaryOpScalarFunctor: result = op(list 0, scalar); the scalar is the last argument.
+// BinaryOpScalarListFunctor: likewise, a scalar per tensor in the metadata.
+// BinaryOpListAlphaFunctor: result = op(list 0, alpha * list 1); alpha is the last argument.
+class Binary : public Executor {
+ public:
+  Binary(Lists lists, int result, ScalarType type, Functor functor, bool two_lists)
+      : lists_(lists), result_(result), type_(type), functor_(functor), two_lists_(two_lists) {}
+
+  bool run(const Launch& launch) const override {
+    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
+      const std::int64_t numel = lists_.numel(launch, tensor);
+      const auto* const first = lists_.address(launch, 0, tensor);
+      const auto* const second = two_lists_ ? lists_.address(launch, 1, tensor) : first;
+      auto* const result = lists_.address(launch, result_, tensor);
+      if (!computable(first, numel, type_) || !computable(second, numel, type_)) {
+        forget_tensor(result, numel, size_of(type_));
+        continue;
+      }
+      compute(first, second, result, numel, scalar(launch, tensor));
+    }
+    return true;
+  }
+
+ private:
+  Lane scalar(const Launch& launch, std::size_t tensor) const {
+    const auto* at = lists_.scalars != 0 ? launch.bytes(0) + lists_.scalars + tensor * size_of(functor_.compute)
+                                         : launch.bytes(3);
+    return load(functor_.compute, at);
+  }
+
+  void compute(const std::byte* first, const std::byte* second, std::byte* result, std::int64_t numel, Lane scalar) const {
+    Output output(type_);
+    for (std::int64_t at = 0; at < numel; ++at) {
+      const std::size_t offset = static_cast<std::size_t>(at) * size_of(type_);
+      Lane right = scalar;
+      if (two_lists_) {
+        const Lane other = load(type_, second + offset);
+        if (is_float(type_)) right.f *= other.f;
+        else right.i *= other.i;
+      }
+      const Lane operands[] = {load(type_, first + offset), right};
+      const Lane value = apply(functor_, operands, 0);
+      const ScalarType wide = is_float(functor_.compute) ? ScalarType::kDouble : ScalarType::kInt64;
+      output.put(result + offset, cast(functor_.compute, type_, cast(wide, functor_.compute, value)));
+    }
+  }
+
+  Lists lists_;
+  int result_;
+  ScalarType type_;
+  Functor functor_;
+  bool two_lists_;
+};
+
+// ZeroFunctor.
+class Zero : public Executor {
+ public:
+  Zero(Lists lists, ScalarType type) : lists_(lists), type_(type) {}
+
+  bool run(const Launch& launch) const override {
+    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
+      auto* const data = lists_.address(launch, 0, tensor);
+      const auto bytes = static_cast<std::size_t>(lists_.numel(launch, tensor)) * size_of(type_);
+      forget(data, bytes);  // zeroes it
+      if (bytes <= kSmallBytes && on_device(data, bytes)) wrote(data, bytes, content_of(type_));
+    }
+    return true;
+  }
+
+ private:
+  Lists lists_;
+  ScalarType type_;
+};
+
+// _amp_foreach_non_finite_check_and_unscale_ (AmpKernels.cu): UnaryOpFunctor with a lambda
+// {float* found_inf; const float* inv_scale}. A gradient nobody computed counts as finite, so what
+// found_inf says stays known.
+class Unscale : public Executor {
+ public:
+  Unscale(Lists lists, ScalarType type) : lists_(lists), type_(type) {}
+
+  bool run(const Launch& launch) const override {
+    auto* const found = read_at<std::byte*>(launch.bytes(2), 0);
+    auto* const inverse = read_at<std::byte*>(launch.bytes(2), 8);
+    const bool scale_known = computable(inverse, 1, ScalarType::kFloat);
+    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
+      auto* const data = lists_.address(launch, 0, tensor);
+      const std::int64_t numel = lists_.numel(launch, tensor);
+      if (!scale_known || !computable(data, numel, type_)) forget_tensor(data, numel, size_of(type_));
+      else if (unscale(data, numel, load(ScalarType::kFloat, inverse).f)) report(found);
+    }
+    return true;
+  }
+
+ private:
+  bool unscale(std::byte* data, std::int64_t numel, double inverse) const {
+    bool found = false;
+    for (std::int64_t at = 0; at < numel; ++at) {
+      std::byte* const element = data + static_cast<std::size_t>(at) * size_of(type_);
+      const double value = load(type_, element).f;
+      found = found || !std::isfinite(value);
+      store(type_, {.f = inverse == 1 ? value : value * inverse}, element);
+    }
+    return found;
+  }
+
+  static void report(std::byte* found) {
+    if (!on_device(found, 4)) return;
+    store(ScalarType::kFloat, {.f = 1}, found);
+    wrote(found, 4, Content::kFloat);
+  }
+
+  Lists lists_;
+  ScalarType type_;
+};
+
+struct NamedOp {
+  std::string_view name;
+  Op op;
+};
+constexpr NamedOp kOps[] = {
+    {"plus", Op::kAdd},            {"minus", Op::kSubtract},
+    {"multiplies", Op::kMultiply}, {"divides", Op::kDivide},  {"maximum", Op::kMaximum},
+    {"minimum", Op::kMinimum},     {"power_functor", Op::kPower},
+};
+
+// The operation of `std::plus<float>` and its like on two operands of T.
+std::optional<Functor> binary_functor(std::string_view operation) {
+  const FunctorType type = parse_functor(operation);
+  const auto compute = type.templates.empty() ? std::nullopt : scalar_type(type.templates[0]);
+  if (!compute) return std::nullopt;
+  const auto* const named = std::ranges::find(kOps, type.name, &NamedOp::name);
+  if (named == std::end(kOps)) return std::nullopt;
+  return Functor{.op = named->op, .sources = {}, .compute = *compute, .result = *compute};
+}
+
+std::unique_ptr<Executor> make_binary(const Signature& kernel, const Lists& lists, int result, ScalarType type) {
+  const FunctorType functor = parse_functor(kernel.templates[1]);
+  const bool alpha = functor.name == "BinaryOpListAlphaFunctor", list = functor.name == "BinaryOpScalarListFunctor";
+  if (!alpha && !list && functor.name != "BinaryOpScalarFunctor") return nullptr;
+  if (kernel.parameters.size() != (list ? 3u : 4u) || kernel.templates.size() < 3) return nullptr;
+  const auto operation = binary_functor(kernel.templates[2]);
+  return operation ? std::make_unique<Binary>(lists, result, type, *operation, alpha) : nullptr;
+}
+
+// lpnorm_cleanup<..>(const T* partial, TensorListAddresses {const void* addresses[]}, int chunks): the norm
+// of tensor i goes to addresses[i], one block a tensor (ForeachReduceOp.cu).
+class Norms : public Executor {
+ public:
+  bool run(const Launch& launch) const override {
+    for (std::size_t tensor = 0; tensor < launch.grid[0]; ++tensor) {
+      clobber(read_at<void*>(launch.bytes(1), 8 * tensor));
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_foreach(const Signature& kernel) {
+  if (kernel.name == "lpnorm_cleanup" || kernel.name == "lpmax_cleanup") {
+    return kernel.parameters.size() == 3 ? std::make_unique<Norms>() : nullptr;
+  }
+  if (kernel.name != "multi_tensor_apply_kernel" || kernel.templates.size() < 2) return nullptr;
+  const auto lists = find_lists(kernel.templates[0]);
+  const FunctorType functor = parse_functor(kernel.templates[1]);
+  if (!lists || functor.templates.empty()) return nullptr;
+  if (functor.name.starts_with("Lp")) return make_opaque(kernel);
+  const auto type = scalar_type(functor.templates[0]);
+  const bool regular = functor.templates.size() == 4 && number(functor.templates[1]) == lists->depth;
+  const int result = regular ? number(functor.templates[3]) : -1;
+  if (type && result >= 0 && result < lists->depth) {
+    if (auto binary = make_binary(kernel, *lists, result, *type)) return binary;
+    if (functor.name == "ZeroFunctor") return std::make_unique<Zero>(*lists, *type);
+    if (kernel.templates.size() > 2 &&
+        parse_functor(kernel.templates[2]).name == "_amp_foreach_non_finite_check_and_unscale_cuda_") {
+      return std::make_unique<Unscale>(*lists, *type);
+    }
+  }
+  return std::make_unique<Forgetting>(*lists, result, type ? size_of(*type) : 8);
+}
+
+}  // namespace maya::values

@@ -41,6 +41,7 @@ class Executor {
 std::unique_ptr<Executor> make_elementwise(const Signature& kernel);
 std::unique_ptr<Executor> make_reduction(const Signature& kernel);
 std::unique_ptr<Executor> make_indexing(const Signature& kernel);
+std::unique_ptr<Executor> make_compaction(const Signature& kernel);
 std::unique_ptr<Executor> make_foreach(const Signature& kernel);
 // Any other kernel of which at least the pointers it writes through are known from its parameters.
 std::unique_ptr<Executor> make_opaque(const Signature& kernel);

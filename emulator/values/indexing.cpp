@@ -178,9 +178,63 @@ class Index : public Executor {
   bool put_;
 };
 
+// flip_kernel_impl<T>: {OffsetCalculator<2, unsigned, signed strides>; char* out; const char* in}.
+class Flip : public Executor {
+ public:
+  explicit Flip(std::size_t bytes) : bytes_(bytes) {}
+
+  bool run(const Launch& launch) const override {
+    Geometry geometry;
+    constexpr std::size_t kUnits[] = {1, 1};
+    if (!read_calculator(launch.bytes(1), 2, 0, kUnits, geometry)) return false;
+    const std::size_t at = align_up(calculator_bytes(2), 8);
+    auto* const out = read_at<std::byte*>(launch.bytes(1), at);
+    const auto* const in = read_at<const std::byte*>(launch.bytes(1), at + 8);
+    if (!on_device(out, bytes_) || !small(geometry.numel, bytes_)) return false;
+    walk(geometry, 2, [&](const auto& offsets) { move_element(out + offsets[0], in + offsets[1], bytes_); });
+    return true;
+  }
+
+ private:
+  std::size_t bytes_;
+};
+
+// roll_cuda_kernel<T>(const T* in, T* out, int64_t count, int64_t dim, int64_t start, int64_t size,
+// int64_t stride, ..) (TensorTransformations.cu): out[i] is `start` places further in the rolled dimension.
+class Roll : public Executor {
+ public:
+  explicit Roll(std::size_t bytes) : bytes_(bytes) {}
+
+  bool run(const Launch& launch) const override {
+    const auto* const in = launch.argument<const std::byte*>(0);
+    auto* const out = launch.argument<std::byte*>(1);
+    const auto count = launch.argument<std::int64_t>(2), start = launch.argument<std::int64_t>(4);
+    const auto size = launch.argument<std::int64_t>(5), stride = launch.argument<std::int64_t>(6);
+    if (count <= 0 || size <= 0 || stride <= 0 || !on_device(out, bytes_)) return false;
+    const auto all = static_cast<std::size_t>(count) * bytes_;
+    if (all > kSmallBytes || !on_device(in, all) || !known(in, all)) {
+      forget(out, all);
+      return true;
+    }
+    for (std::int64_t at = 0; at < count; ++at) {
+      const std::int64_t place = at / stride % size;
+      const std::int64_t source = at + ((place + start) % size - place) * stride;
+      move_element(out + static_cast<std::size_t>(at) * bytes_, in + static_cast<std::size_t>(source) * bytes_, bytes_);
+    }
+    return true;
+  }
+
+ private:
+  std::size_t bytes_;
+};
+
 std::unique_ptr<Executor> make_index(const Signature& kernel) {
   if (kernel.templates.size() != 3) return nullptr;
   const FunctorType outer = parse_functor(kernel.templates[2]);
+  if (outer.name == "flip_kernel_impl" && outer.templates.size() == 1) {
+    const std::size_t moved = moved_bytes(outer.templates[0]);
+    return moved == 0 ? nullptr : std::make_unique<Flip>(moved);
+  }
   if (outer.name != "gpu_index_kernel" || outer.templates.size() != 1) return nullptr;
   const FunctorType inner = parse_functor(outer.templates[0]);
   const bool put = inner.name == "index_put_kernel_impl";
@@ -227,11 +281,53 @@ class Gather : public Executor {
   bool scatter_;
 };
 
+// _cuda_scatter_fill_internal_kernel<T, I>: as above, {OffsetCalculator<2> (self, index); char* index; int64_t
+// index_size; TensorAssign f; char* self; int64_t index_stride, numel; T value}.
+class ScatterFill : public Executor {
+ public:
+  ScatterFill(std::size_t bytes, ScalarType index) : bytes_(bytes), index_(index) {}
+
+  bool run(const Launch& launch) const override {
+    const std::byte* const lambda = launch.bytes(1);
+    Geometry geometry{.numel = launch.argument<std::int32_t>(0)};
+    constexpr std::size_t kUnits[] = {1, 1};
+    if (!read_calculator(lambda, 2, 0, kUnits, geometry)) return false;
+    const std::size_t at = align_up(calculator_bytes(2), 8);
+    auto* const index = read_at<std::byte*>(lambda, at);
+    const auto limit = read_at<std::int64_t>(lambda, at + 8);
+    auto* const self = read_at<std::byte*>(lambda, at + 24);
+    const auto stride = read_at<std::int64_t>(lambda, at + 32) * static_cast<std::int64_t>(bytes_);
+    const std::byte* const value = lambda + at + 48;
+    if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
+    if (!small(geometry.numel, 8) || !known_operand(geometry, 1, {index, index_})) {
+      clobber(self);
+      return true;
+    }
+    walk(geometry, 2, [&](const auto& offsets) {
+      const std::int64_t picked = std::clamp<std::int64_t>(load(index_, index + offsets[1]).i, 0, limit - 1) * stride;
+      std::byte* const to = self + offsets[0] + picked;
+      const Content content = known_bytes().content(reinterpret_cast<std::uintptr_t>(to));
+      std::memcpy(to, value, bytes_);
+      wrote(to, bytes_, content);
+    });
+    return true;
+  }
+
+ private:
+  std::size_t bytes_;
+  ScalarType index_;
+};
+
 std::unique_ptr<Executor> make_gather(const Signature& kernel) {
   if (kernel.templates.size() != 3 || kernel.templates[2].find("<at::native::TensorAssign>") == std::string_view::npos) {
     return nullptr;
   }
   const FunctorType lambda = parse_functor(kernel.templates[2]);
+  if (lambda.name == "_cuda_scatter_fill_internal_kernel" && !lambda.templates.empty()) {
+    const auto type = lambda.templates.size() > 1 ? scalar_type(lambda.templates[1]) : ScalarType::kInt64;
+    const std::size_t size = moved_bytes(lambda.templates[0]);
+    return size == 0 || !type ? nullptr : std::make_unique<ScatterFill>(size, *type);
+  }
   if (lambda.name != "_cuda_scatter_gather_internal_kernel" || lambda.templates.size() < 2) return nullptr;
   const std::size_t bytes = moved_bytes(lambda.templates[1]);
   const auto index = lambda.templates.size() > 2 ? scalar_type(lambda.templates[2]) : ScalarType::kInt64;
@@ -366,6 +462,60 @@ std::unique_ptr<Executor> make_index_select(const Signature& kernel) {
   return std::make_unique<IndexSelect>(bytes, *index, size_of(*offset));
 }
 
+// triu_tril_kernel<T, I, upper, ..>(TensorInfo<T, I> to, TensorInfo<const T, I> from, int64_t k, int64_t
+// count, ..) (TriangularOps.cu): keeps what lies on one side of diagonal k of the last two dimensions.
+class Triangle : public Executor {
+ public:
+  Triangle(std::size_t bytes, std::size_t index_bytes, bool upper) : bytes_(bytes), index_bytes_(index_bytes), upper_(upper) {}
+
+  bool run(const Launch& launch) const override {
+    TensorInfo to, from;
+    if (!to.read(launch.bytes(0), index_bytes_) || !from.read(launch.bytes(1), index_bytes_) || to.dims != from.dims ||
+        to.dims < 2 || !on_device(to.data, bytes_)) {
+      return false;
+    }
+    const auto diagonal = launch.argument<std::int64_t>(2);
+    Geometry geometry{.numel = 1};
+    for (int dim = to.dims - 1; dim >= 0; --dim, ++geometry.dims) {
+      geometry.sizes[geometry.dims] = from.sizes[dim];
+      geometry.strides[0][geometry.dims] = to.strides[dim] * static_cast<std::int64_t>(bytes_);
+      geometry.strides[1][geometry.dims] = from.strides[dim] * static_cast<std::int64_t>(bytes_);
+      geometry.numel *= from.sizes[dim];
+    }
+    if (!small(geometry.numel, bytes_)) {
+      forget_operand(geometry, 0, to.data, bytes_);
+      return true;
+    }
+    std::int64_t at = 0;
+    const std::vector<std::byte> nothing(bytes_);
+    walk(geometry, 2, [&](const auto& offsets) {
+      const std::int64_t column = at % from.sizes[from.dims - 1];
+      const std::int64_t row = at++ / from.sizes[from.dims - 1] % from.sizes[from.dims - 2];
+      const bool kept = upper_ ? column - row >= diagonal : column - row <= diagonal;
+      std::byte* const element = to.data + offsets[0];
+      if (kept) {
+        move_element(element, from.data + offsets[1], bytes_);
+      } else {
+        std::memcpy(element, nothing.data(), bytes_);
+        wrote(element, bytes_);
+      }
+    });
+    return true;
+  }
+
+ private:
+  std::size_t bytes_, index_bytes_;
+  bool upper_;
+};
+
+std::unique_ptr<Executor> make_triangle(const Signature& kernel) {
+  if (kernel.templates.size() < 3) return nullptr;
+  const std::size_t bytes = moved_bytes(kernel.templates[0]);
+  const auto index = scalar_type(kernel.templates[1]);
+  if (bytes == 0 || !index) return nullptr;
+  return std::make_unique<Triangle>(bytes, size_of(*index), kernel.templates[2] == "true");
+}
+
 // A running sum or product of rows:
 //   tensor_kernel_scan_innermost_dim<T, Op>(T* to, const T* from, unsigned rows, unsigned row, unsigned, T, Op)
 //   tensor_kernel_scan_outer_dim<T, I, Op>(T* to, const T* from, unsigned outer, unsigned inner, unsigned row, ..)
@@ -453,6 +603,11 @@ std::unique_ptr<Executor> make_indexing(const Signature& kernel) {
   if (kernel.name == "index_elementwise_kernel") return make_index(kernel);
   if (kernel.name == "_scatter_gather_elementwise_kernel") return make_gather(kernel);
   if (kernel.name == "indexSelectSmallIndex" || kernel.name == "indexSelectLargeIndex") return make_index_select(kernel);
+  if (kernel.name == "triu_tril_kernel") return make_triangle(kernel);
+  if (kernel.name == "roll_cuda_kernel" && kernel.templates.size() == 1) {
+    const std::size_t bytes = moved_bytes(kernel.templates[0]);
+    return bytes == 0 ? nullptr : std::make_unique<Roll>(bytes);
+  }
   if (kernel.name == "vectorized_gather_kernel" && kernel.templates.size() == 2) {
     const auto index = scalar_type(kernel.templates[1]);
     return index ? std::make_unique<SliceGather>(*index) : nullptr;

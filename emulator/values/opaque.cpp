@@ -1,6 +1,7 @@
 // Kernels whose result nobody computes, but whose outputs their parameter types tell: those passed by
 // pointer to non-const. Of an output's extent nothing is said, so what is known from its first byte to the
 // end of the range written there before is forgotten.
+#include <algorithm>
 #include <vector>
 
 #include "values/executor.h"
@@ -8,10 +9,19 @@
 namespace maya::values {
 namespace {
 
+bool is_mutable(std::string_view type) { return !type.ends_with(" const") && !type.starts_with("const "); }
+
+// Pointers, and the structs that begin with one: TensorInfo<T, I>, GenericPackedTensorAccessor<.., T, ..>
+// and the std::array<char*, k> of element-wise kernels, whose first is the output.
 bool is_output(std::string_view parameter) {
-  if (!parameter.ends_with('*')) return false;
-  const auto before = parameter.substr(0, parameter.size() - 1);
-  return !before.ends_with(" const") && !before.starts_with("const ");
+  if (parameter.ends_with('*')) return is_mutable(parameter.substr(0, parameter.size() - 1));
+  const FunctorType type = parse_functor(parameter);
+  if (type.templates.empty()) return false;
+  if (type.name == "TensorInfo") return is_mutable(type.templates[0]);
+  if (type.name == "GenericPackedTensorAccessor") {
+    return std::ranges::none_of(type.templates, [](auto part) { return part.ends_with(" const"); });
+  }
+  return type.name == "array" && type.templates[0] == "char*";
 }
 
 class Opaque : public Executor {

@@ -30,7 +30,7 @@ class Executors {
 
  private:
   static std::unique_ptr<Executor> make(const Signature& kernel) {
-    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_foreach, make_opaque}) {
+    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_compaction, make_foreach, make_opaque}) {
       if (auto executor = family(kernel)) return executor;
     }
     return nullptr;

@@ -229,10 +229,7 @@ def add_indexing() -> None:
     case("indexing", "bool_put", lambda to: put(to(values((6, 5), torch.float32)), to(values((6, 5), torch.bool)), 7))
     case("indexing", "tril", lambda to: to(values((6, 6), torch.float32)).tril())
     case("indexing", "triu", lambda to: to(values((6, 6), torch.bool)).triu(1))
-    case("indexing", "sort", lambda to: to(torch.tensor([3, 1, 2])).sort())
-    case("indexing", "topk", lambda to: to(torch.tensor([3.0, 1.0, 2.0])).topk(2))
     case("indexing", "unique", lambda to: to(torch.tensor([3, 1, 3])).unique())
-    case("indexing", "bincount", lambda to: to(torch.tensor([3, 1, 3])).bincount())
     case("indexing", "one_hot", lambda to: torch.nn.functional.one_hot(to(torch.tensor([3, 1, 3])), 5))
 
 

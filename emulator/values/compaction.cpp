@@ -1,0 +1,252 @@
+// Decodes the cub kernels behind nonzero, boolean indexing, unique and small sorts (PyTorch 2.6 to 2.11,
+// ATen/native/cuda/Nonzero.cu, UniqueCub.cu, Sort.cu; cub 2.x). How many elements are kept reaches the host
+// and becomes a shape, so it must be right or, where unknown, zero.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "values/executor.h"
+
+namespace maya::values {
+namespace {
+
+bool known_elements(const std::byte* data, std::int64_t count, ScalarType type) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type);
+  return count > 0 && bytes <= kSmallBytes && on_device(data, bytes) && known(data, bytes, content_of(type));
+}
+
+Lane element(const std::byte* data, std::int64_t at, ScalarType type) {
+  return load(type, data + static_cast<std::size_t>(at) * size_of(type));
+}
+
+bool is_nonzero(const std::byte* data, std::int64_t at, ScalarType type) {
+  const Lane value = element(data, at, type);
+  return is_float(type) ? value.f != 0 : value.i != 0;
+}
+
+std::string_view pointee(std::string_view pointer) {
+  if (!pointer.ends_with('*')) return {};
+  pointer.remove_suffix(1);
+  if (pointer.ends_with(" const")) pointer.remove_suffix(6);
+  return pointer;
+}
+
+// "thrust::..::transform_iterator<at::native::NonZeroOp<bool>, bool const*, ..>" {const bool*; NonZeroOp}
+// or cub::TransformInputIterator<bool, NonZeroOp<bool>, bool const*, long>.
+std::optional<ScalarType> nonzero_type(std::string_view iterator) {
+  for (const auto part : parse_functor(iterator).templates) {
+    const FunctorType type = parse_functor(part);
+    if (type.name == "NonZeroOp" && type.templates.size() == 1) return scalar_type(type.templates[0]);
+  }
+  return std::nullopt;
+}
+
+// DeviceReduceSingleTileKernel<..>(In, int* out, N count, plus, ..) and DeviceReduceKernel<..>(In, int*
+// partial, N count, ..), a partial sum per block: In the NonZeroOp iterator or the partial sums.
+class Count : public Executor {
+ public:
+  Count(std::optional<ScalarType> nonzero, ScalarType sum, std::size_t count_bytes, bool single)
+      : nonzero_(nonzero), sum_(sum), count_bytes_(count_bytes), single_(single) {}
+
+  bool run(const Launch& launch) const override {
+    const auto* const data = launch.argument<const std::byte*>(0);
+    auto* const out = launch.argument<std::byte*>(1);
+    const auto count = count_bytes_ == 8 ? launch.argument<std::int64_t>(2) : launch.argument<std::int32_t>(2);
+    const std::size_t sums = single_ ? 1 : launch.grid[0];
+    if (!on_device(out, sums * size_of(sum_))) return false;
+    forget(out, sums * size_of(sum_));
+    if (!known_elements(data, count, nonzero_.value_or(sum_))) return true;
+    std::int64_t total = 0;
+    for (std::int64_t at = 0; at < count; ++at) {
+      total += nonzero_ ? std::int64_t{is_nonzero(data, at, *nonzero_)} : element(data, at, sum_).i;
+    }
+    store(sum_, {.i = total}, out);  // the other partial sums stay zero
+    wrote(out, sums * size_of(sum_), content_of(sum_));
+    return true;
+  }
+
+ private:
+  std::optional<ScalarType> nonzero_;
+  ScalarType sum_;
+  std::size_t count_bytes_;
+  bool single_;
+};
+
+std::unique_ptr<Executor> make_count(const Signature& kernel) {
+  if (kernel.parameters.size() < 4 || parse_functor(kernel.parameters[3]).name == "NullType") return nullptr;
+  const auto sum = scalar_type(pointee(kernel.parameters[1]));
+  const auto nonzero = nonzero_type(kernel.parameters[0]);
+  const bool wide = kernel.parameters[2].find("long") != std::string_view::npos;
+  const bool plain = pointee(kernel.parameters[0]) == pointee(kernel.parameters[1]);
+  const bool single = kernel.name == "DeviceReduceSingleTileKernel";
+  if (!sum || is_float(*sum) || (!nonzero && !(plain && single))) return nullptr;
+  return std::make_unique<Count>(nonzero, *sum, wide ? 8 : 4, single);
+}
+
+// DeviceSelectSweepKernel<..>(In in, Flags flags, T* out, N* kept, ScanTileState, Predicate, Equality,
+// int count, ..): positions whose flag is set (nonzero), or first ones of equal neighbours (unique).
+class Select : public Executor {
+ public:
+  Select(std::optional<ScalarType> flags, ScalarType element, ScalarType kept)
+      : flags_(flags), element_(element), kept_(kept) {}
+
+  bool run(const Launch& launch) const override {
+    auto* const out = launch.argument<std::byte*>(2);
+    auto* const kept = launch.argument<std::byte*>(3);
+    const std::int64_t count = launch.argument<std::int32_t>(7);
+    const auto* const data = launch.argument<const std::byte*>(flags_ ? 1 : 0);
+    if (!on_device(kept, size_of(kept_))) return false;
+    if (!known_elements(data, count, flags_.value_or(element_))) {
+      forget(kept, size_of(kept_));
+      clobber(out);
+      return true;
+    }
+    const auto first = launch.argument<std::int64_t>(0);  // of the counting iterator
+    std::int64_t selected = 0;
+    for (std::int64_t at = 0; at < count; ++at) {
+      if (!keep(data, at)) continue;
+      const Lane value = flags_ ? Lane{.i = first + at} : element(data, at, element_);
+      store(element_, value, out + static_cast<std::size_t>(selected++) * size_of(element_));
+    }
+    wrote(out, static_cast<std::size_t>(selected) * size_of(element_), content_of(element_));
+    store(kept_, {.i = selected}, kept);
+    wrote(kept, size_of(kept_), content_of(kept_));
+    return true;
+  }
+
+ private:
+  bool keep(const std::byte* data, std::int64_t at) const {
+    if (flags_) return is_nonzero(data, at, *flags_);
+    const std::size_t bytes = size_of(element_);
+    const std::byte* const here = data + static_cast<std::size_t>(at) * bytes;
+    return at == 0 || std::memcmp(here, here - bytes, bytes) != 0;
+  }
+
+  std::optional<ScalarType> flags_;
+  ScalarType element_, kept_;
+};
+
+std::unique_ptr<Executor> make_select(const Signature& kernel) {
+  if (kernel.parameters.size() < 8 || kernel.parameters[7] != "int") return nullptr;
+  const auto flags = nonzero_type(kernel.parameters[1]);
+  const auto element = scalar_type(pointee(kernel.parameters[2])), kept = scalar_type(pointee(kernel.parameters[3]));
+  // thrust's counting_iterator<long, ..> or cub's CountingInputIterator<long, ..> {long value}
+  const bool positions = flags && kernel.parameters[0].find("ounting") != std::string_view::npos &&
+                         element == ScalarType::kInt64;
+  const bool unique = !flags && scalar_type(pointee(kernel.parameters[0])) == element &&
+                      parse_functor(kernel.parameters[6]).name == "equal_to";
+  if (!element || !kept || !(positions || unique)) return nullptr;
+  return std::make_unique<Select>(flags, *element, *kept);
+}
+
+// write_indices<I>(int64_t* data, TensorDims<I> {I sizes[25]}, int dims, I count): flat positions become
+// coordinates, a row of `count` for each dimension (Nonzero.cu).
+class Coordinates : public Executor {
+ public:
+  explicit Coordinates(ScalarType index) : index_(index) {}
+
+  bool run(const Launch& launch) const override {
+    auto* const data = launch.argument<std::byte*>(0);
+    const int dims = launch.argument<std::int32_t>(2);
+    const std::int64_t count = load(index_, launch.bytes(3)).i;
+    if (dims < 1 || dims > 25 || !known_elements(data, count, ScalarType::kInt64)) {
+      clobber(data);
+      return true;
+    }
+    for (std::int64_t at = 0; at < count; ++at) {
+      std::int64_t flat = element(data, at, ScalarType::kInt64).i;
+      for (int dim = dims - 1; dim >= 0; --dim) {
+        const std::int64_t size = load(index_, launch.bytes(1) + static_cast<std::size_t>(dim) * size_of(index_)).i;
+        if (size <= 0) return false;
+        store(ScalarType::kInt64, {.i = flat % size}, data + static_cast<std::size_t>(at + dim * count) * 8);
+        flat /= size;
+      }
+    }
+    wrote(data, static_cast<std::size_t>(dims * count) * 8, Content::kInteger);
+    return true;
+  }
+
+ private:
+  ScalarType index_;
+};
+
+// DeviceRadixSortSingleTileKernel<Policy, SortOrder, K, V, ..>(const K* in, K* out, const V* values_in,
+// V* values_out, N count, int begin_bit, int end_bit, ..), V perhaps NullType.
+class Sort : public Executor {
+ public:
+  Sort(ScalarType key, std::optional<ScalarType> value, bool descending, bool wide_count)
+      : key_(key), value_(value), descending_(descending), wide_count_(wide_count) {}
+
+  bool run(const Launch& launch) const override {
+    const auto* const in = launch.argument<const std::byte*>(0);
+    auto* const out = launch.argument<std::byte*>(1);
+    const auto* const values_in = launch.argument<const std::byte*>(2);
+    auto* const values_out = launch.argument<std::byte*>(3);
+    const auto count = wide_count_ ? launch.argument<std::int64_t>(4) : launch.argument<std::int32_t>(4);
+    const bool whole = launch.argument<std::int32_t>(5) == 0 &&
+                       launch.argument<std::int32_t>(6) >= static_cast<std::int32_t>(8 * size_of(key_));
+    if (count <= 0) return false;
+    if (!whole || !known_elements(in, count, key_) || (value_ && !known_elements(values_in, count, *value_))) {
+      forget(out, static_cast<std::size_t>(count) * size_of(key_));
+      if (value_) forget(values_out, static_cast<std::size_t>(count) * size_of(*value_));
+      return true;
+    }
+    const auto order = sorted(in, count);
+    gather(order, in, out, key_);
+    if (value_) gather(order, values_in, values_out, *value_);
+    return true;
+  }
+
+ private:
+  std::vector<std::int64_t> sorted(const std::byte* in, std::int64_t count) const {
+    std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) {
+      if (descending_) std::swap(a, b);
+      const Lane left = element(in, a, key_), right = element(in, b, key_);
+      return is_float(key_) ? left.f < right.f : left.i < right.i;
+    });
+    return order;
+  }
+
+  static void gather(const std::vector<std::int64_t>& order, const std::byte* in, std::byte* out, ScalarType type) {
+    std::vector<Lane> moved;
+    moved.reserve(order.size());
+    for (const auto at : order) moved.push_back(element(in, at, type));
+    Output output(type);
+    for (const Lane value : moved) {
+      output.put(out, value);
+      out += size_of(type);
+    }
+  }
+
+  ScalarType key_;
+  std::optional<ScalarType> value_;
+  bool descending_, wide_count_;
+};
+
+std::unique_ptr<Executor> make_sort(const Signature& kernel) {
+  if (kernel.parameters.size() < 7 || kernel.templates.size() < 4) return nullptr;
+  const auto key = scalar_type(pointee(kernel.parameters[1])), value = scalar_type(pointee(kernel.parameters[3]));
+  const bool no_values = kernel.parameters[3].find("NullType") != std::string_view::npos;
+  if (!key || (!value && !no_values)) return nullptr;
+  // (cub::SortOrder)1 in newer releases, a bool IS_DESCENDING in older ones.
+  const bool descending = kernel.templates[1].ends_with('1') || kernel.templates[1] == "true";
+  return std::make_unique<Sort>(*key, value, descending, kernel.parameters[4].find("long") != std::string_view::npos);
+}
+
+}  // namespace
+
+std::unique_ptr<Executor> make_compaction(const Signature& kernel) {
+  if (kernel.name == "DeviceReduceSingleTileKernel" || kernel.name == "DeviceReduceKernel") return make_count(kernel);
+  if (kernel.name == "DeviceSelectSweepKernel") return make_select(kernel);
+  if (kernel.name == "DeviceRadixSortSingleTileKernel") return make_sort(kernel);
+  if (kernel.name == "write_indices" && !kernel.templates.empty()) {
+    const auto index = scalar_type(kernel.templates[0]);
+    return index ? std::make_unique<Coordinates>(*index) : nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace maya::values

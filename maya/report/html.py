@@ -241,20 +241,26 @@ class _Track:
 
 def _drawing(trace: JobTrace, timeline: Timeline, window: Window) -> dict[str, Any]:
     """Tracks for the page's canvas. Names are numbered; a track is flat: begin, length, name, ..."""
+    pairs = list(zip(trace.ranks, timeline.ranks, strict=True))[:DRAWN_CLASSES]
     groups = [
-        (rank, list(_tracks(trace, rank, times, window)))
-        for rank, times in list(zip(trace.ranks, timeline.ranks, strict=True))[:DRAWN_CLASSES]
+        (_who(trace, number), list(_tracks(trace, rank, times, window)))
+        for number, (rank, times) in enumerate(pairs)
     ]
     budget = DRAWN_SLICES // max(1, sum(len(tracks) for _, tracks in groups))
     names: dict[tuple[str, str], int] = {}
     drawn = []
-    for rank, tracks in groups:
+    for who, tracks in groups:
         for track in tracks:
             flat: list[int] = []
             for begin, end, name, kind in _thin(track.slices, window.length // max(1, budget), budget):
                 flat += [begin, end - begin, names.setdefault((name, kind), len(names))]
-            drawn.append({"rank": rank.rank, "name": track.name, "slices": flat})
+            drawn.append({"ranks": who, "name": track.name, "slices": flat})
     return {"length": window.length, "names": list(names), "tracks": drawn}
+
+
+def _who(trace: JobTrace, number: int) -> str:
+    ranks = tuple(np.flatnonzero(trace.class_of_rank == number).tolist())
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
 
 
 def _tracks(trace: JobTrace, rank: RankTrace, times: RankTimeline, window: Window) -> Iterator[_Track]:

@@ -90,9 +90,11 @@ def details(operation: Operation) -> dict[str, Any]:
 
 def duration(seconds: float) -> str:
     """Three significant digits with the fitting unit: `12.3 ms`."""
+    if abs(seconds) >= 999.5:
+        return f"{seconds:,.0f} s"
     for scale, unit in _SCALES:
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 1000 else f"{seconds:,.0f} s"
+        if abs(seconds) >= 0.9995 * scale:
+            return f"{seconds / scale:#.3g}".rstrip(".") + f" {unit}"
     return "0 s"
 
 

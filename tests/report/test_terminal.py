@@ -15,13 +15,13 @@ def text_of(prediction: Prediction, **options: int) -> str:
 
 
 def test_verdict_and_iteration_time_come_first(sample):
-    assert text_of(sample.prediction).splitlines()[0] == "FITS  40 ms an iteration"
+    assert text_of(sample.prediction).splitlines()[0] == "FITS  40.0 ms an iteration"
 
 
 def test_breakdown_memory_and_sureness_are_named(sample):
     text = text_of(sample.prediction, capacity_bytes=80 << 30)
     assert "61.0 GiB of 80.0 GiB on the fullest rank (76 %)" in text
-    assert "compute 18 ms (45 %)" in text and "idle 8 ms (20 %)" in text
+    assert "compute 18.0 ms (45 %)" in text and "idle 8.00 ms (20 %)" in text
     assert "82.0 % learned from measurements of this device" in text
     assert "4; 3 launched, 2 unique" in text
 
@@ -50,7 +50,7 @@ def test_bar_fills_its_width_on_a_terminal(sample):
 
 
 def test_units_are_chosen_by_magnitude():
-    assert [duration(s) for s in (1.2345, 0.0123, 4.5e-6, 0)] == ["1.23 s", "12.3 ms", "4.5 µs", "0 s"]
+    assert [duration(s) for s in (1.2345, 0.0123, 4.5e-6, 0)] == ["1.23 s", "12.3 ms", "4.50 µs", "0 s"]
     assert [size(b) for b in (512, 1 << 20, 80 << 30)] == ["512 B", "1.0 MiB", "80.0 GiB"]
 
 

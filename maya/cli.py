@@ -140,6 +140,37 @@ def clusters() -> None:
 
 
 @app.command()
+def validate(
+    table: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured iterations, one a row.")],
+    source: Annotated[str | None, typer.Option("--source", help="Only rows of this source.")] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="That many rows, drawn at random.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the draw.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="One line a row; resumed if it exists.")] = Path(
+        "predictions.csv"
+    ),
+    examples: Annotated[Path, typer.Option("--examples", help="The folder of example scripts.")] = Path(
+        "examples"
+    ),
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Rows at a time.")] = None,
+) -> None:
+    """Predict measured iterations and say how well that went."""
+    from maya.report import render_errors
+    from maya.validate import summarise_errors
+    from maya.validate import validate as run_validation
+
+    console = Console()
+    predicted = run_validation(
+        table, examples, out, source=source, sample=sample, seed=seed, workers=workers,
+        progress=lambda line: console.print(
+            f"{line['id']}  {line['verdict']}  {line['error']}  {line['reason']}", highlight=False
+        ),
+    )  # fmt: skip
+    render_errors(summarise_errors(predicted), predicted, console)
+
+
+@app.command()
 def doctor() -> None:
     """Say whether this machine can run Maya, and how much of PyTorch's CUDA imports it covers."""
     from maya.doctor import examine, render

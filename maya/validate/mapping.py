@@ -1,0 +1,208 @@
+"""From a row to the script, arguments and cluster that reproduce it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from maya.clusters import load
+from maya.clusters.types import Cluster, Link
+from maya.validate.rows import Row
+
+MEGATRON = "megatron/pretrain_gpt.py"
+FSDP = "fsdp/train.py"
+
+
+@dataclass(frozen=True)
+class Mapped:
+    script: str  # below the folder of examples
+    argv: tuple[str, ...]
+    cluster: Cluster
+    world: int
+
+
+@dataclass(frozen=True)
+class Unmapped:
+    reason: str
+
+
+def map_row(row: Row) -> Mapped | Unmapped:
+    """What to run for `row`, or why nothing can be."""
+    try:
+        cluster = _cluster(row)
+        if "fp8" in row.text("precision").lower() or "float8" in row.text("precision").lower():
+            return Unmapped("FP8 needs Transformer Engine or torchao, which the examples do without")
+        if row.number("ep", 1) > 1 or "moe" in row.text("model").lower():
+            return Unmapped("mixture of experts: no example has one")
+        if row.number("cp", 1) > 1:
+            return Unmapped("context parallelism needs Transformer Engine, which the examples do without")
+        if "FSDP" in row.text("framework"):
+            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"))
+        if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
+            return Unmapped(f"no example for {row.text('framework')}")
+        return Mapped(MEGATRON, _megatron(row), cluster, row.number("gpus"))
+    except KeyError as missing:
+        return Unmapped(f"the source does not state {missing.args[0]}")
+    except _MappingError as error:
+        return Unmapped(str(error))
+
+
+class _MappingError(Exception):
+    pass
+
+
+def _megatron(row: Row) -> tuple[str, ...]:
+    llama = bool(re.search("llama|internlm", row.text("model"), re.IGNORECASE))
+    nemotron = "nemotron" in row.text("model").lower()
+    flags: dict[str, Any] = {
+        "--num-layers": row.number("layers"),
+        "--hidden-size": row.number("hidden"),
+        "--ffn-hidden-size": _ffn(row),
+        "--num-attention-heads": row.number("heads"),
+        "--seq-length": row.number("seq"),
+        "--max-position-embeddings": row.number("seq"),
+        "--vocab-size": _vocabulary(row),
+        "--micro-batch-size": row.number("mbs"),
+        "--global-batch-size": row.number("gbs"),
+        "--tensor-model-parallel-size": row.number("tp", 1),
+        "--pipeline-model-parallel-size": row.number("pp", 1),
+        "--bf16" if "bf16" in row.text("precision").lower() else "--fp16": True,
+        "--attention-backend": "flash" if row.text("attention") == "flash" else "unfused",
+        "--train-iters": 500000,
+        "--mock-data": True,
+    }
+    flags |= _virtual_pipeline(row) | _recomputation(row) | _sharing(row)
+    if row.number("kv_heads", row.number("heads")) != row.number("heads"):
+        flags |= {"--group-query-attention": True, "--num-query-groups": row.number("kv_heads")}
+    if llama:
+        flags |= {"--swiglu": True, "--normalization": "RMSNorm"}
+    if llama or nemotron:
+        flags |= {
+            "--position-embedding-type": "rope",
+            "--disable-bias-linear": True,
+            "--untie-embeddings-and-output-weights": True,
+            "--attention-dropout": 0.0,
+            "--hidden-dropout": 0.0,
+        }
+    return _flat(flags)
+
+
+def _virtual_pipeline(row: Row) -> dict[str, Any]:
+    stages = row.number("vp", 1)
+    if stages <= 1:
+        return {}
+    layers = row.number("layers") // (row.number("pp") * stages)
+    return {"--num-layers-per-virtual-pipeline-stage": layers}
+
+
+def _recomputation(row: Row) -> dict[str, Any]:
+    stated = row.text("recompute").lower()
+    if stated.startswith("full"):
+        return {
+            "--recompute-granularity": "full",
+            "--recompute-method": "uniform",
+            "--recompute-num-layers": 1,
+        }
+    return {"--recompute-granularity": "selective"} if stated.startswith("selective") else {}
+
+
+def _sharing(row: Row) -> dict[str, Any]:
+    """Sequence parallelism, optimizer state and overlap."""
+    flags: dict[str, Any] = {}
+    if row.text("seq_parallel").lower() == "true":
+        flags["--sequence-parallel"] = True
+    sharded = row.text("dist_opt").lower()
+    if sharded == "true" or sharded.startswith("zero-1"):
+        flags["--use-distributed-optimizer"] = True
+    overlap = row.text("comm_overlap")
+    if "overlap-grad-reduce" in overlap or "grad/param sync overlap" in overlap:
+        flags["--overlap-grad-reduce"] = True
+    if "overlap-param-gather" in overlap or "grad/param sync overlap" in overlap:
+        flags["--overlap-param-gather"] = True
+    return flags
+
+
+def _fsdp(row: Row) -> tuple[str, ...]:
+    if row.number("tp", 1) * row.number("pp", 1) > 1:
+        raise _MappingError("FSDP with tensor or pipeline parallelism: no example has both")
+    per_gpu = row.number("gbs") / row.number("gpus")
+    accumulation = per_gpu / row.number("mbs")
+    if accumulation != int(accumulation):
+        raise _MappingError(
+            f"gbs ({row.number('gbs')}) / gpus ({row.number('gpus')}) / mbs ({row.number('mbs')}) = "
+            f"{accumulation:g} micro-batches, no whole number"
+        )
+    flags: dict[str, Any] = {
+        "--layers": row.number("layers"),
+        "--hidden": row.number("hidden"),
+        "--ffn": _ffn(row),
+        "--heads": row.number("heads"),
+        "--kv-heads": row.number("kv_heads", row.number("heads")),
+        "--seq": row.number("seq"),
+        "--vocab": _vocabulary(row),
+        "--micro-batch-size": row.number("mbs"),
+        "--accumulation-steps": int(accumulation),
+        "--iterations": 500000,
+    }
+    if row.text("recompute").startswith("full"):
+        flags["--recompute"] = True
+    if row.text("sharding") == "SHARD_GRAD_OP":
+        flags["--no-reshard-after-forward"] = True
+    return _flat(flags)
+
+
+def _flat(flags: dict[str, Any]) -> tuple[str, ...]:
+    words: list[str] = []
+    for flag, value in flags.items():
+        words += [flag] if value is True else [flag, str(value)]
+    return tuple(words)
+
+
+def _ffn(row: Row) -> int:
+    if row.values["ffn"] is not None:
+        return row.number("ffn")
+    if "internlm" in row.text("model").lower():
+        return 256 * round(8 / 3 * row.number("hidden") / 256 + 0.4999)  # 8/3 hidden, to a multiple of 256
+    return 4 * row.number("hidden")
+
+
+def _vocabulary(row: Row) -> int:
+    """The source's, or the tokenizer's of the model family."""
+    families = {"llama": 128256, "nemotron": 256000, "internlm": 103168, "megatron": 51200, "turing": 51200}
+    for family, size in families.items():
+        if family in row.text("model").lower():
+            return row.number("vocab", size)
+    return row.number("vocab", 50257)
+
+
+def _cluster(row: Row) -> Cluster:
+    """The node and fabric that a source describes, from the nearest shipped cluster."""
+    gpu = row.text("gpu").lower()
+    base = next((name for key, name in GPUS.items() if key in gpu), None)
+    if base is None:
+        raise _MappingError(f"no cluster is known for {row.text('gpu')!r}")
+    cluster = load(base)
+    node = cluster.node.model_copy(update={"gpus": row.number("gpus_per_node", cluster.node.gpus)})
+    for key, fabric in FABRICS.items():
+        if key in row.source:
+            node = node.model_copy(update=fabric)
+    memory = re.search(r"(\d+) ?gb", gpu)
+    device = cluster.device
+    if memory and abs(int(memory.group(1)) - device.memory_bytes / 1e9) > 8:
+        device = device.model_copy(update={"memory_bytes": int(int(memory.group(1)) * 2**30 * 0.99)})
+    return cluster.model_copy(update={"node": node, "device": device})
+
+
+GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}
+
+_GBIT = 1e9 / 8
+# What the sources say of the network between nodes.
+FABRICS: dict[str, dict[str, Any]] = {
+    # vTrain (MICRO 2024), section V: four 200 Gb/s HDR a node
+    "vtrain": {"nics": 4, "nic": Link(kind="infiniband", bandwidth=200 * _GBIT, latency_s=3e-6)},
+    # Jean Zay: 4 x Omni-Path 100 Gb/s; the BLOOM chronicles measured an all-reduce bus bandwidth of 5 GB/s over 4 nodes
+    "bigscience_bloom": {"nics": 4, "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6)},
+    "bigscience_v100": {"nics": 4, "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6)},
+    "internevo": {"nics": 4, "nic": Link(kind="roce", bandwidth=100 * _GBIT, latency_s=4e-6)},
+}

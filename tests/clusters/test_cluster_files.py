@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from maya.clusters import Cluster, ClusterError, load, names
 
 

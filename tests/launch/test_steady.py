@@ -1,0 +1,41 @@
+"""When iterations repeat, and which ranks do the same work."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maya.launch.steady import MAX_PERIOD, classes, steady_period
+
+HASHES = st.integers(0, 2**64 - 1)
+
+
+def test_two_equal_segments_after_the_first_are_steady():
+    assert steady_period([[1, 7, 7]], 2) == 1
+
+
+def test_the_first_segment_holds_initialisation_and_never_counts():
+    assert steady_period([[7, 7]], 2) is None
+
+
+def test_every_rank_must_repeat():
+    assert steady_period([[1, 7, 7], [1, 8, 9]], 2) is None
+
+
+def test_two_optimizers_make_one_iteration_of_two_segments():
+    assert steady_period([[0, 1, 2, 1, 2]], 2) == 2
+
+
+def test_ranks_of_different_periods_share_the_longer():
+    assert steady_period([[0, 1, 2, 1, 2], [0, 5, 5, 5, 5]], 2) == 2
+
+
+@given(st.lists(HASHES, min_size=1, max_size=MAX_PERIOD, unique=True), st.integers(2, 5), st.integers(1, 3))
+def test_a_cycle_of_distinct_segments_is_found_whole(cycle, iterations, ranks):
+    stream = [12345, *cycle * iterations]
+    assert steady_period([stream] * ranks, iterations) == len(cycle)
+
+
+@given(st.lists(HASHES, min_size=1, max_size=20))
+def test_each_rank_is_represented_by_the_lowest_of_its_hash(first):
+    representative = classes(first)
+    for rank, other in enumerate(representative):
+        assert other <= rank and first[other] == first[rank] and first.index(first[rank]) == other

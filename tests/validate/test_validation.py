@@ -1,0 +1,101 @@
+"""Rows become runs, and errors become statistics."""
+
+import pandas as pd
+import pytest
+
+from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
+
+HEADER = (
+    "id,gpu,gpus,gpus_per_node,framework,model,layers,hidden,ffn,heads,kv_heads,seq,vocab,precision,tp,pp,dp,cp,ep,"
+    "vp,mbs,gbs,recompute,seq_parallel,dist_opt,sharding,comm_overlap,attention,iter_time_s,notes"
+)
+MEGATRON = (
+    "paper-1,A100-80GB-SXM,280,8,Megatron-LM,turing-530B,105,20480,81920,128,128,2048,,float16,8,35,1,1,,3,1,280,"
+    "full,False,False,,none,,49.05,"
+)
+FSDP = (
+    "foundry-2,h100_80gb,64,8,llm-foundry FSDP,MPT-7b,32,4096,16384,32,32,2048,50368,amp_bf16,1,1,64,1,,,8,1024,"
+    "none,,,SHARD_GRAD_OP,,flash,1.5,"
+)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def read(*lines):
+        path = tmp_path / "rows.csv"
+        path.write_text("\n".join([HEADER, *lines]) + "\n")
+        return read_rows(path)
+
+    return read
+
+
+def flags(mapped):
+    return " ".join(mapped.argv)
+
+
+def test_a_megatron_row_becomes_the_megatron_example(rows):
+    mapped = map_row(rows(MEGATRON)[0])
+    assert isinstance(mapped, Mapped)
+    assert (mapped.script, mapped.world, mapped.cluster.device.key) == (
+        "megatron/pretrain_gpt.py",
+        280,
+        "a100_sxm",
+    )
+    for words in (
+        "--tensor-model-parallel-size 8", "--pipeline-model-parallel-size 35", "--vocab-size 51200",
+        "--num-layers-per-virtual-pipeline-stage 1", "--recompute-granularity full", "--fp16",
+    ):  # fmt: skip
+        assert words in flags(mapped)
+    assert "--sequence-parallel" not in flags(mapped)
+
+
+def test_an_fsdp_row_becomes_the_fsdp_example_with_its_accumulation(rows):
+    mapped = map_row(rows(FSDP)[0])
+    assert isinstance(mapped, Mapped)
+    assert mapped.script == "fsdp/train.py"
+    assert "--accumulation-steps 2" in flags(mapped)  # 1024 / 64 / 8
+    assert "--no-reshard-after-forward" in flags(mapped)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ((",A100-80GB-SXM,", ",TPU v4,"), "TPU v4"),
+        ((",float16,", ",FP8,"), "FP8"),
+        ((",Megatron-LM,", ",JAX,"), "JAX"),
+        ((",8,35,1,1,,", ",8,35,1,2,,"), "context parallelism"),
+    ],
+)
+def test_a_row_that_cannot_be_mapped_says_why(rows, change, says):
+    unmapped = map_row(rows(MEGATRON.replace(*change))[0])
+    assert isinstance(unmapped, Unmapped)
+    assert says in unmapped.reason
+
+
+def test_a_table_without_the_needed_columns_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id,gpu\n1,A100\n")
+    with pytest.raises(RowError, match="columns are missing: gpus"):
+        read_rows(path)
+
+
+def test_a_measured_time_that_is_none_is_refused(rows):
+    with pytest.raises(RowError, match=r"rows\.csv:2: iter_time_s"):
+        rows(MEGATRON.replace("49.05", "fast"))
+
+
+def test_errors_by_source_with_the_quality_of_the_choice():
+    group = {"source": "s", "model": "m", "layers": 1, "hidden": 1, "seq": 1, "gpus": 8, "gbs": 8}
+    table = pd.DataFrame(
+        [
+            {**group, "predicted_iteration_time_s": predicted, "measured_iteration_time_s": measured}
+            for predicted, measured in [(1.1, 1.0), (0.9, 1.2), (2.0, 2.0), (None, 9.0)]
+        ]
+    )
+    (source, everything) = summarise_errors(table)
+    assert (source.source, everything.source) == ("s", "all")
+    assert (source.rows, source.predicted, source.groups) == (4, 3, 1)
+    assert source.mape == pytest.approx((0.1 + 0.25 + 0.0) / 3)
+    assert source.bias == pytest.approx((0.1 - 0.25) / 3)
+    assert source.selection == pytest.approx(1.2)  # it ranks the second configuration first
+    assert source.rank_correlation == pytest.approx(0.5)

@@ -156,8 +156,7 @@ def validate(
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Rows at a time.")] = None,
 ) -> None:
     """Predict measured iterations and say how well that went."""
-    from maya.report import render_errors
-    from maya.validate import summarise_errors
+    from maya.validate import render_errors, summarise_errors
     from maya.validate import validate as run_validation
 
     console = Console()
@@ -206,7 +205,7 @@ def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path
     if json is not None:
         write_json(prediction, json)
     if judgement.timeline is not None and perfetto is not None:
-        write_perfetto(judgement.trace, judgement.timeline, perfetto)
+        write_perfetto(judgement.trace, judgement.timeline, perfetto, judgement.estimates)
     if judgement.timeline is not None and html is not None:
         write_html(prediction, judgement.trace, judgement.timeline, judgement.estimates, html)
     render_terminal(prediction, Console())

@@ -8,6 +8,7 @@ from maya.validate.mapping import Mapped, Unmapped, map_row
 from maya.validate.rows import Row, RowError, read_rows
 from maya.validate.run import validate
 from maya.validate.statistics import SourceErrors, summarise_errors
+from maya.validate.terminal import render_errors
 
 __all__ = [
     "Mapped",
@@ -17,6 +18,7 @@ __all__ = [
     "Unmapped",
     "map_row",
     "read_rows",
+    "render_errors",
     "summarise_errors",
     "validate",
 ]

@@ -1,0 +1,41 @@
+"""The errors as a table."""
+
+from __future__ import annotations
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from maya.validate.statistics import SourceErrors
+
+HEADINGS = (
+    "source",
+    "rows",
+    "predicted",
+    "MAPE",
+    "median",
+    "p90",
+    "bias",
+    "rank corr.",
+    "selection",
+    "groups",
+)
+
+
+def render_errors(errors: list[SourceErrors], predicted: pd.DataFrame, console: Console) -> None:
+    """One line a source; below, why rows have no prediction."""
+    table = Table(*HEADINGS)
+    for it in errors:
+        percentages = (f"{value:+.1%}" if name == "bias" else f"{value:.1%}" for name, value in _errors(it))
+        table.add_row(
+            it.source, str(it.rows), str(it.predicted), *percentages,
+            f"{it.rank_correlation:.2f}", f"{it.selection:.3f}", str(it.groups),
+        )  # fmt: skip
+    console.print(table)
+    without = predicted[predicted["predicted_iteration_time_s"].isna()]
+    for (verdict, reason), rows in without.groupby(["verdict", "reason"], dropna=False):
+        console.print(f"{len(rows)} x {verdict}: {reason}", highlight=False, markup=False)
+
+
+def _errors(it: SourceErrors) -> list[tuple[str, float]]:
+    return [("MAPE", it.mape), ("median", it.median), ("p90", it.p90), ("bias", it.bias)]

@@ -1,0 +1,123 @@
+"""How a job ends: iterations repeat, the script fails, memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from maya.launch import ForkServer, Job, Run
+
+Launch = Callable[..., Run]
+
+TRAINING = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)).cuda()
+model = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for iteration in range(500_000):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_endless_data_parallel_training_ends_by_itself_as_one_class(launch: Launch) -> None:
+    run = launch(TRAINING, 4)
+    assert run.status == "traced", run.traceback
+    assert run.representative_of == (0, 0, 0, 0)
+    assert run.period == 1
+    assert run.steady[1] - run.steady[0] == 2
+
+
+def test_every_rank_runs_on_where_merging_is_off(launch: Launch) -> None:
+    run = launch(TRAINING, 2, deduplicate=False, iterations=1)
+    assert run.status == "traced", run.traceback
+    assert run.representative_of == (0, 1)
+    assert run.steady[1] - run.steady[0] == 1
+
+
+def test_two_steps_an_iteration_are_found(launch: Launch) -> None:
+    run = launch("""
+        import torch
+        nets = [torch.nn.Linear(8, 8).cuda(), torch.nn.Linear(32, 32).cuda()]
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+        for iteration in range(500_000):
+            for net, optimizer in zip(nets, optimizers):
+                net(torch.randn(4, net.in_features, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """)
+    assert run.status == "traced", run.traceback
+    assert run.period == 2
+
+
+def test_a_script_that_raises_fails_with_its_own_traceback(launch: Launch, tmp_path: Path) -> None:
+    run = launch("""
+        def prepare(layers):
+            raise ValueError(f"cannot split {layers} layers")
+        prepare(7)
+        """)
+    assert run.status == "failed"
+    assert run.failed_rank == 0
+    assert "ValueError: cannot split 7 layers" in run.traceback
+    assert f'File "{tmp_path / "script.py"}", line 4' in run.traceback
+    assert "maya" not in run.traceback.replace(str(tmp_path), "")
+
+
+def test_a_nonzero_exit_is_a_failure(launch: Launch) -> None:
+    run = launch("import sys; sys.exit(3)")
+    assert (run.status, run.failed_rank) == ("failed", 0)
+
+
+def test_one_failing_rank_ends_the_others(launch: Launch) -> None:
+    run = launch(
+        """
+        import os, time
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("rank one is unwell")
+        time.sleep(600)
+        """,
+        2,
+    )
+    assert (run.status, run.failed_rank) == ("failed", 1)
+    assert "rank one is unwell" in run.traceback
+
+
+def test_too_large_an_allocation_is_out_of_memory(launch: Launch) -> None:
+    run = launch("""
+        import torch
+        held = torch.empty(60 << 30, dtype=torch.uint8, device="cuda")
+        more = torch.empty(40 << 30, dtype=torch.uint8, device="cuda")
+        """)
+    assert run.status == "oom"
+    assert run.out_of_memory is not None
+    assert run.out_of_memory.requested_bytes == 40 << 30
+    assert 0 < run.out_of_memory.shortfall_bytes < 40 << 30
+    assert "Tried to allocate 40.00 GiB" in run.out_of_memory.message
+
+
+def test_a_short_script_is_one_iteration(launch: Launch) -> None:
+    run = launch("import torch; (torch.ones(8, device='cuda') * 2).sum()")
+    assert run.status == "traced", run.traceback
+    assert "no optimizer step" in run.notes[0]
+
+
+def test_arguments_and_main_are_the_scripts_own(launch: Launch, tmp_path: Path) -> None:
+    run = launch("""
+        import sys
+        assert __name__ == "__main__"
+        assert sys.argv[0].endswith("script.py") and sys.argv[1].endswith("results")
+        """)
+    assert run.status == "traced", run.traceback
+
+
+def test_a_server_runs_job_after_job(server: ForkServer, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch; torch.ones(8, device='cuda')")
+    for turn in range(5):
+        run = server.run(Job(str(script)), tmp_path / f"run{turn}")
+        assert run.status == "traced", run.traceback

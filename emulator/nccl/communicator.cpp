@@ -195,12 +195,20 @@ values::Content content_of(DataType type) {
   return element_bytes(type) == 1 ? values::Content::kBytes : values::Content::kInteger;
 }
 
+// Whether the bytes say anything. A pickled object is sent in a buffer grown to the longest one's size, whose
+// end nobody wrote: what is not known reads zero, so a byte that does not is real.
+bool known_payload(const Placed& placed, const std::byte* data, std::size_t bytes) {
+  const values::Content content = content_of(placed.call.type);
+  if (values::known(data, bytes, content)) return true;
+  return content == values::Content::kBytes && std::any_of(data, data + bytes, [](std::byte b) { return b != std::byte{}; });
+}
+
 // Payload or, for a call too large to move, only its signature.
 Result post(const Placed& placed, const void* data, std::size_t bytes) {
   Mailbox& mailbox = state().mailbox;
   if (!bytes && mailbox.used_bytes() > mailbox.capacity_bytes() / 2) return Result::kSuccess;
   Message header{.signature = placed.signature(), .global_rank = static_cast<std::uint32_t>(rank_config().rank)};
-  header.known = bytes && values::known(data, bytes, content_of(placed.call.type));
+  header.known = bytes && known_payload(placed, static_cast<const std::byte*>(data), bytes);
   std::strncpy(header.site, context_text(current_context()).c_str(), sizeof header.site - 1);
   std::vector<std::byte> payload(static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes);
   if (placed.call.factor != 1 && reduces(placed.call.collective)) scale(placed.call.type, placed.call.factor, payload);

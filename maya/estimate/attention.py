@@ -1,0 +1,137 @@
+"""Fused attention: the kernel's name and grid tell what it computes; rates are fitted on measured prefills.
+
+Forward 4 b h s_q s_k d multiply-adds' flops, halved when causal; backward 2.5 times that (five products for
+two; FlashAttention-2, Dao 2023, section 3.1).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from maya.clusters import Device
+from maya.estimate.fits import fit_for
+from maya.estimate.types import Provenance
+from maya.trace.types import Kernel
+
+_FLASH = re.compile(
+    r"flash_(?P<pass>fwd|bwd)_(?:splitkv_|dq_dk_dv_loop_)?(?:seqk_parallel_)?kernel<.*?"
+    r"kernel_traits<(?P<head>\d+), (?P<block_m>\d+), (?P<block_n>\d+).*>, (?P<flags>(?:true|false)[^>]*)>"
+)
+_EFFICIENT = re.compile(r"fmha_cutlass(?P<pass>[FB])_")
+_FUSED = re.compile(
+    r"cudnn\w*_sdpa_\w*?(?P<pass>fprop|bprop)|fmha_v\d_flash_attention\w*|flash_attn|FlashAttn"
+)
+_AUXILIARY = re.compile(r"flash_bwd_(?:dot_do_o|convert_d)|flash_fwd_splitkv_combine|compute_delta")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One fused pass. `queries`, `keys` in tokens; `heads` counts query heads."""
+
+    backward: bool
+    causal: bool
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    engine: (
+        str  # flash2 (mma.sync kernels), native (the generation's own: FlashAttention-3, cuDNN), efficient
+    )
+
+    @property
+    def flops(self) -> float:
+        products = 10 if self.backward else 4
+        share = 0.5 if self.causal and self.queries == self.keys else 1.0
+        return products * share * float(self.batch) * self.heads * self.queries * self.keys * self.head_dim
+
+
+def is_auxiliary(kernel: Kernel) -> bool:
+    """The small passes around a fused backward: row sums of dO O, conversion of the dQ accumulator."""
+    return _AUXILIARY.search(kernel.name) is not None
+
+
+def auxiliary_bytes(kernel: Kernel) -> float:
+    """dO and O are read (bf16), or the fp32 dQ is read and written in bf16: about 6 bytes a query element."""
+    shape = query_shape(kernel)
+    if shape is None:
+        return 0.0
+    batch, queries, heads, head_dim = shape
+    return 6.0 * batch * queries * heads * head_dim
+
+
+def query_shape(kernel: Kernel) -> tuple[int, int, int, int] | None:
+    """[batch, queries, heads, head_dim] from the operator's tensors, whichever axis order it uses."""
+    tensors = [size for size in kernel.operator.sizes if len(size) == 4]
+    if not tensors:
+        return None
+    a, b, c, d = tensors[0]
+    scaled = "scaled_dot_product" in kernel.operator.name  # [batch, heads, queries, head_dim]
+    return (a, c, b, d) if scaled else (a, b, c, d)
+
+
+def recognise(kernel: Kernel) -> Attention | None:
+    """The fused attention that kernel computes, or None when it is another kernel."""
+    if is_auxiliary(kernel):
+        return None
+    flash = _FLASH.search(kernel.name)
+    if flash is not None:
+        return _flash(kernel, flash)
+    other = _EFFICIENT.search(kernel.name) or _FUSED.search(kernel.name)
+    shape = query_shape(kernel)
+    if other is None or shape is None:
+        return None
+    backward = other.groupdict().get("pass") in ("B", "bprop") or "backward" in kernel.operator.name
+    batch, queries, heads, head_dim = shape
+    keys = _keys(kernel, queries, backward)
+    engine = "efficient" if _EFFICIENT.search(kernel.name) else "native"
+    # The mask is an argument, not in the name: square attention over tokens is taken as causal.
+    return Attention(backward, queries == keys, batch, heads, queries, keys, head_dim, engine)
+
+
+def _flash(kernel: Kernel, flash: re.Match[str]) -> Attention:
+    flags = [flag.strip() == "true" for flag in flash["flags"].split(",")]
+    backward = flash["pass"] == "bwd"
+    causal = len(flags) > 1 and flags[1]  # template order: Is_dropout, Is_causal, ...
+    shape = query_shape(kernel)
+    if shape is not None:
+        batch, queries, heads, head_dim = shape
+        keys = _keys(kernel, queries, backward)
+        return Attention(backward, causal, batch, heads, queries, keys, head_dim, "flash2")
+    blocks, batch, heads = kernel.grid
+    block = int(flash["block_n"] if backward else flash["block_m"])
+    tokens = blocks * block  # grid: blocks of queries (of keys, backward) x batch x heads
+    return Attention(backward, causal, batch, heads, tokens, tokens, int(flash["head"]), "flash2")
+
+
+def _keys(kernel: Kernel, queries: int, backward: bool) -> int:
+    """The operator's next tensor after the query is the key; backward begins with the output's gradient."""
+    tensors = [size for size in kernel.operator.sizes if len(size) == 4]
+    index = 2 if backward else 1
+    if len(tensors) <= index:
+        return queries
+    axis = 2 if "scaled_dot_product" in kernel.operator.name else 1
+    return tensors[index][axis]
+
+
+def estimate_attention(attention: Attention, device: Device) -> tuple[float, Provenance]:
+    """Seconds: flops over the fitted rate, slowed by the blocks on the diagonal and each block's prologue.
+
+    rate(s) = peak * efficiency / (1 + ramp_tokens / s): the mask's diagonal and fixed parts weigh less the
+    longer the sequence.
+    """
+    fit = fit_for("attention", device, attention.engine)
+    c = fit.coefficients
+    head = "efficiency_64" if attention.head_dim <= 64 else "efficiency_128"
+    efficiency = float(c[head]) * (float(c["backward"]) if attention.backward else 1.0)
+    ramp = float(c["ramp_tokens"]) * (1.0 if attention.causal else 0.4)
+    rate = device.peak_flops.get("bf16", device.peak_flops.get("fp16", device.vector_flops)) * efficiency
+    blocks = math.ceil(attention.queries / 128) * attention.batch * attention.heads
+    filled = blocks / (math.ceil(blocks / device.multiprocessors) * device.multiprocessors)
+    seconds = float(c["launch_s"]) + attention.flops * (1 + ramp / max(attention.queries, 1)) / (
+        rate * max(filled, 1e-3)
+    )
+    learned = fit.own and not attention.backward
+    return seconds, Provenance.LEARNED if learned else Provenance.ROOFLINE

@@ -1,0 +1,83 @@
+"""The chain: for each distinct operation the first source that knows answers, with its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from maya.clusters import Cluster
+from maya.estimate import attention, collectives, convolution, gemm, kernels, memory
+from maya.estimate.types import Estimates, Provenance
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
+
+
+@dataclass(frozen=True)
+class _Answer:
+    seconds: float
+    provenance: Provenance
+    flops: float = 0.0
+    unknown: str = ""
+
+
+class Estimator:
+    """Durations of operations on one cluster's devices and links.
+
+    A pure function of its arguments: the same operations get the same answers, in any order and mix.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._gemm = gemm.GemmEstimator(cluster.device)
+        self._answers: dict[Operation, _Answer] = {}
+
+    def estimate(self, operations: Sequence[Operation]) -> Estimates:
+        """One duration in seconds per operation, in order; `unknown` names what nothing is known of."""
+        # The same object often stands many times: look each up by identity before hashing its fields.
+        by_identity = {id(operation): operation for operation in operations}
+        answers = {key: self._answer(operation) for key, operation in by_identity.items()}
+        rows = [answers[id(operation)] for operation in operations]
+        return Estimates(
+            seconds=np.array([row.seconds for row in rows], dtype=np.float64),
+            provenance=np.array([row.provenance for row in rows], dtype=np.uint8),
+            flops=np.array([row.flops for row in rows], dtype=np.float64),
+            unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
+        )
+
+    def _answer(self, operation: Operation) -> _Answer:
+        answer = self._answers.get(operation)
+        if answer is None:
+            answer = self._answers[operation] = self._work_out(operation)
+        return answer
+
+    def _work_out(self, operation: Operation) -> _Answer:
+        device = self._cluster.device
+        match operation:
+            case Gemm():
+                return _Answer(*self._gemm.estimate(operation), flops=gemm.flops(operation))
+            case Convolution():
+                seconds = convolution.estimate_convolution(operation, device)
+                return _Answer(*seconds, flops=convolution.flops(operation))
+            case Memcpy():
+                return _Answer(*memory.copy_seconds(operation, device))
+            case Memset():
+                return _Answer(*memory.memset_seconds(operation, device))
+            case Collective():
+                return _Answer(*collectives.estimate_collective(operation, self._cluster))
+            case Kernel():
+                return self._kernel(operation)
+
+    def _kernel(self, kernel: Kernel) -> _Answer:
+        device = self._cluster.device
+        fused = attention.recognise(kernel)
+        if fused is not None:
+            return _Answer(*attention.estimate_attention(fused, device), flops=fused.flops)
+        if attention.is_auxiliary(kernel):
+            seconds, _ = memory.bytes_seconds(attention.auxiliary_bytes(kernel), device)
+            return _Answer(seconds, Provenance.ROOFLINE)
+        moved = kernels.traffic(kernel)
+        if moved is None:
+            return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")
+        seconds, provenance = memory.bytes_seconds(moved.bytes, device, moved.variant)
+        return _Answer(seconds, Provenance.ROOFLINE if moved.guessed else provenance)

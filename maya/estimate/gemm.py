@@ -1,0 +1,162 @@
+"""Matrix products: a wave-quantised tile model fitted per device, corrected by the measured grid near by.
+
+A product is cut into output tiles, the tiles into waves over the multiprocessors; a wave costs its
+multiply-adds at the tile's fitted efficiency plus a fixed part; cuBLAS takes the cheapest tile and split of
+k. The memory bound and a launch floor come on top. (Wave quantisation: NVIDIA Deep Learning Performance
+guide, "Matrix Multiplication Background".)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.clusters import Device
+from maya.estimate.fits import Fit, fit_for
+from maya.estimate.tables import GemmTable, gemm_table
+from maya.estimate.types import Provenance
+from maya.trace.types import Gemm
+
+FloatArray = NDArray[np.float64]
+Grid = tuple[FloatArray, FloatArray, FloatArray, FloatArray]  # log m, log n, log k, log(measured / model)
+
+# Tile shapes that cuBLAS and CUTLASS kernels of Volta to Blackwell use, and splits of k.
+TILES = np.array([(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128)])
+SPLITS = np.array([1, 2, 4, 8, 16])
+CHOICES = np.array([(m, n, split) for m, n in TILES for split in SPLITS], dtype=np.float64)
+
+ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "int32": 4}
+
+
+@dataclass(frozen=True)
+class TileModel:
+    """Fitted coefficients; `efficiency` and `overhead_s` per tile of TILES."""
+
+    efficiency: FloatArray  # share of the peak rate that a full wave of this tile reaches
+    overhead_s: FloatArray  # per wave: prologue, epilogue
+    memory_efficiency: float  # share of the memory bandwidth
+    split_s: float  # per split of k: the reduction of partial sums
+    launch_s: float
+
+
+def tile_seconds(
+    model: TileModel, device: Device, peak: float, item: float, m: FloatArray, n: FloatArray, k: FloatArray,
+    batch: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """Seconds of `batch` products each; all arrays of one shape [...]; `peak` in FLOP/s, `item` bytes."""
+    m_, n_, k_, batch_ = (a[..., None] for a in (m, n, k, batch))
+    tile_m, tile_n, split = CHOICES.T
+    efficiency = np.repeat(model.efficiency, SPLITS.size)
+    overhead = np.repeat(model.overhead_s, SPLITS.size)
+    tiles = np.ceil(m_ / tile_m) * np.ceil(n_ / tile_n) * split * batch_
+    waves = np.ceil(tiles / device.multiprocessors)
+    rate = peak / device.multiprocessors * efficiency
+    wave = 2 * tile_m * tile_n * np.ceil(k_ / split / 32) * 32 / rate + overhead
+    compute = (waves * wave + model.split_s * (split - 1)).min(axis=-1)
+    moved = item * (m * k + k * n + m * n) * batch
+    memory = moved / (device.memory_bandwidth * model.memory_efficiency)
+    # A smooth maximum: loads and multiply-adds overlap, but not perfectly where both matter.
+    return np.asarray(model.launch_s + (compute**4 + memory**4) ** 0.25)
+
+
+def flops(gemm: Gemm) -> float:
+    return 2.0 * gemm.m * gemm.n * gemm.k * gemm.batch
+
+
+def math_dtype(gemm: Gemm, device: Device) -> str:
+    """The key of `Device.peak_flops` and of the fits that this product runs at."""
+    dtype = gemm.dtype.split("_")[0]
+    if dtype == "fp32" and gemm.compute in ("tf32", "fast_tf32") and "tf32" in device.peak_flops:
+        return "tf32"
+    return dtype
+
+
+class GemmEstimator:
+    """Durations of matrix products on one device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._grids: dict[str, Grid | None] = {}
+
+    def estimate(self, gemm: Gemm) -> tuple[float, Provenance]:
+        """Seconds: the measured entry, else the model of that device, else one borrowed from the nearest."""
+        device = self._device
+        if min(gemm.m, gemm.n, gemm.k, gemm.batch) <= 0:
+            return device.launch_latency_s, Provenance.ROOFLINE
+        dtype = math_dtype(gemm, device)
+        # Column-major m x n is row-major n x m: cuBLAS' n counts tokens, the table's m.
+        tokens, features = gemm.n, gemm.m
+        table = gemm_table(device.key, dtype)
+        forward = gemm.transpose_a and not gemm.transpose_b  # the only layout that the tables hold
+        if table is not None and gemm.batch == 1 and forward:
+            measured = table.exact(tokens, features, gemm.k)
+            if measured is not None:
+                return measured, Provenance.PROFILED
+        fit = fit_for("gemm", device, dtype)
+        seconds = float(model_seconds(fit, device, dtype, tokens, features, gemm.k, gemm.batch))
+        if gemm.batch == 1:
+            seconds *= self._correction(dtype, tokens, features, gemm.k)
+        return seconds, Provenance.LEARNED if fit.own else Provenance.ROOFLINE
+
+    def _correction(self, dtype: str, m: int, n: int, k: int) -> float:
+        """measured / model near that shape: trilinear in the logarithms, clamped at the grid's edge."""
+        if dtype not in self._grids:
+            table = gemm_table(self._device.key, dtype)
+            fit = fit_for("gemm", self._device, dtype)
+            self._grids[dtype] = None if table is None else residual_grid(table, self._device, dtype, fit)
+        grid = self._grids[dtype]
+        return 1.0 if grid is None else float(np.exp(interpolate(grid, np.log([[m, n, k]]))[0]))
+
+
+def model_seconds(
+    fit: Fit, device: Device, dtype: str, m: float, n: float, k: float, batch: float = 1.0
+) -> FloatArray:
+    """The tile model alone, on `device`'s own rates."""
+    peak = device.peak_flops.get(dtype, device.vector_flops)
+    arrays = (np.asarray(value, dtype=np.float64) for value in (m, n, k, batch))
+    return tile_seconds(tile_model(fit), device, peak, ITEM_BYTES.get(dtype, 2), *arrays)
+
+
+@lru_cache
+def _tile_model(
+    efficiency: tuple[float, ...], overhead: tuple[float, ...], rest: tuple[float, ...]
+) -> TileModel:
+    return TileModel(np.array(efficiency), np.array(overhead), *rest)
+
+
+def tile_model(fit: Fit) -> TileModel:
+    c = fit.coefficients
+    rest = tuple(float(c[name]) for name in ("memory_efficiency", "split_s", "launch_s"))
+    return _tile_model(tuple(c["efficiency"]), tuple(c["overhead_s"]), rest)
+
+
+_CORRECTED_FROM = 16.0  # tokens; below, launch effects dominate and the clamped edge serves
+
+
+def residual_grid(table: GemmTable, device: Device, dtype: str, fit: Fit) -> Grid:
+    """How far the model is off on the measured shapes; where none was measured, not at all."""
+    rows = table.m >= _CORRECTED_FROM
+    m, n, k = np.meshgrid(table.m[rows], table.n, table.k, indexing="ij")
+    model = tile_seconds(
+        tile_model(fit), device, device.peak_flops[dtype], ITEM_BYTES[dtype], m, n, k, np.ones_like(m)
+    )
+    ratio = np.log(table.seconds[rows] / model)
+    return np.log(table.m[rows]), np.log(table.n), np.log(table.k), np.where(np.isnan(ratio), 0.0, ratio)
+
+
+def interpolate(grid: Grid, points: FloatArray) -> FloatArray:
+    """Trilinear interpolation of grid[3] at points [count, 3]."""
+    value = np.zeros(len(points))
+    below, share = zip(*(_cell(axis, points[:, i]) for i, axis in enumerate(grid[:3])), strict=True)
+    for corner in np.ndindex(2, 2, 2):
+        weight = np.prod([s if c else 1 - s for c, s in zip(corner, share, strict=True)], axis=0)
+        value += weight * grid[3][tuple(b + c for b, c in zip(below, corner, strict=True))]
+    return value
+
+
+def _cell(axis: FloatArray, at: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
+    below = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, axis.size - 2)
+    return below, np.clip((at - axis[below]) / (axis[below + 1] - axis[below]), 0.0, 1.0)

@@ -1,0 +1,165 @@
+"""What a kernel does, read from its demangled name: a family, and how many bytes it moves.
+
+The emulator's own byte count comes first; then operands (from the name) times elements; then the tensors of
+the operator it was launched in. Names are those of PyTorch's ATen (at::native), Triton via Inductor, Apex and
+Transformer Engine.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from maya.trace.types import Kernel
+
+# The first of these in a name is the type of its operands.
+_ITEM = re.compile(
+    r"(?P<two>BFloat16|bfloat16|Half\b|__half|half_t|fp16|bf16|short)|(?P<eight>double|\blong\b|int64|complex<float>)"
+    r"|(?P<one>\bbool\b|unsigned char|signed char|Float8|fp8|int8)|(?P<four>float|\bint\b|unsigned int|fp32)"
+)
+_ITEM_BYTES = {"two": 2, "eight": 8, "one": 1, "four": 4}
+_OPERANDS = re.compile(r"(?:std::array|at::detail::Array)<char\s?\*, (\d+)")
+_FOREACH = re.compile(r"Functor<[^<>]*?, (\d+), (\d+), (\d+)>")
+_TENSOR_LISTS = re.compile(
+    r"(?:TensorListMetadata|TensorListScalarListMetadata<[^>]*?|FusedOptimizerTensorListMetadata)<?,? ?(\d+)"
+)
+_CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes a kernel moves, the fit of the memory family that suits it, and whether the count is a guess."""
+
+    bytes: float
+    variant: str = "elementwise"
+    guessed: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """Kernels whose name matches; `reads` + `writes` operands of the operator's largest tensor."""
+
+    pattern: re.Pattern[str]
+    operands: float
+    variant: str = "elementwise"
+
+
+def _family(pattern: str, operands: float, variant: str = "elementwise") -> Family:
+    return Family(re.compile(pattern), operands, variant)
+
+
+# Passes over the largest tensor: what each algorithm must read and write once.
+FAMILIES = (
+    _family(r"GammaBeta|gamma_beta|cuComputePartGradGammaBeta|cuComputeGradGammaBeta", 2, "layer_norm"),
+    _family(
+        r"(layer_norm|LayerNorm|rms_?norm|RMSNorm).*(grad|Grad|backward|bwd)|ln_bwd|cuComputeGradInput",
+        3,
+        "layer_norm",
+    ),
+    _family(
+        r"layer_norm|LayerNorm|RowwiseMoments|rms_?norm|RMSNorm|ln_fwd|cuApplyLayerNorm", 2, "layer_norm"
+    ),
+    _family(r"batch_norm_backward|batchnorm_bwd|bn_bw", 5),
+    _family(r"batch_norm|batchnorm|bn_fw", 3),
+    _family(r"[Ss]oft_?[Mm]ax_?(warp_)?[Bb]ackward|masked_softmax_warp_backward", 3, "softmax"),
+    _family(r"[Ss]oft_?[Mm]ax", 2, "softmax"),
+    _family(r"nll_loss|cross_entropy", 1),
+    _family(r"fused_dropout|masked_scale", 2.5),
+    _family(r"embedding_backward|compute_grad_weight|EmbeddingBackward", 3),
+    _family(r"indexSelect|vectorized_gather|index_elementwise|gatherTopK|embedding", 2),
+    _family(r"CatArrayBatchedCopy", 2),
+    _family(r"reduce_kernel|norm_kernel", 1),
+    _family(r"scan|cumsum", 2),
+    _family(r"radix|sort|Sort|topk|TopK", 6),
+    _family(r"triu_tril", 2),
+    _family(r"scatter|gather|index|take", 3),
+    _family(r"pool", 2),
+    _family(r"upsample|roll|flip|transpose", 2),
+    _family(r"distribution|random|bernoulli|normal_|uniform", 1),
+    _family(r"fill|Fill|arange|range_kernel|zero", 1),
+    _family(r"copy|Copy|cast", 2),
+)
+
+
+def traffic(kernel: Kernel) -> Traffic | None:
+    """The bytes that kernel moves, or None when nothing about it tells."""
+    family = next((f for f in FAMILIES if f.pattern.search(kernel.name)), None)
+    variant = family.variant if family else "elementwise"
+    if kernel.bytes is not None:
+        return Traffic(float(kernel.bytes), variant)
+    if "multi_tensor_apply" in kernel.name:
+        return _multi_tensor(kernel)
+    operands = _operands(kernel)
+    item = item_bytes(kernel.name)
+    if operands is not None:
+        elements = _elements(kernel)
+        return Traffic(elements[0] * operands * item, variant, guessed=elements[1])
+    if kernel.name.startswith("triton"):
+        return _triton(kernel)
+    if family is not None:
+        elements = _elements(kernel)
+        return Traffic(elements[0] * family.operands * item, variant, guessed=elements[1])
+    if kernel.operator.sizes:
+        total = sum(_numel(size) for size in kernel.operator.sizes) + _largest(kernel)
+        return Traffic(float(total * item), guessed=True)
+    return None
+
+
+def item_bytes(name: str) -> int:
+    """Bytes of one element, by the first type in the name; 4 (ATen's accumulation type) when none is there."""
+    found = _ITEM.search(name)
+    return 4 if found is None or found.lastgroup is None else _ITEM_BYTES[found.lastgroup]
+
+
+def _operands(kernel: Kernel) -> float | None:
+    """Tensors that an element-wise kernel walks: it names the length of its pointer array."""
+    found = _OPERANDS.search(kernel.name)
+    if found is None:
+        return None
+    return float(found[1]) * (1.5 / 2 if "WithCast" in kernel.name else 1)  # a cast halves one side of fp32
+
+
+def _numel(size: tuple[int, ...]) -> int:
+    return math.prod(size) if size else 0
+
+
+def _largest(kernel: Kernel) -> int:
+    return max((_numel(size) for size in kernel.operator.sizes), default=0)
+
+
+def _elements(kernel: Kernel) -> tuple[float, bool]:
+    """(elements, whether that is a guess): recorded, else the operator's largest tensor, else the grid."""
+    if kernel.elements is not None:
+        return float(kernel.elements), False
+    threads = math.prod(kernel.grid) * math.prod(kernel.block)
+    largest = _largest(kernel)
+    if largest > 0:
+        return float(largest), False
+    return 4.0 * threads, True  # ATen's element-wise kernels give a thread 4 elements (thread_work_size)
+
+
+def _multi_tensor(kernel: Kernel) -> Traffic:
+    """Blocks take chunks of up to 65,536 elements of each of `depth` tensor lists."""
+    item = item_bytes(kernel.name)
+    guessed = kernel.elements is None
+    elements = (
+        float(kernel.elements) if kernel.elements is not None else kernel.grid[0] * _CHUNK_ELEMENTS * 1.0
+    )
+    functor = _FOREACH.search(kernel.name)
+    if "Adam" in kernel.name:
+        operands = 7.0  # reads parameter, gradient and both moments, writes all but the gradient
+    elif "LpNorm" in kernel.name or "L2Norm" in kernel.name or "LpMax" in kernel.name:
+        operands = 1.0
+    elif functor is not None:
+        operands = float(functor[2]) + 1  # depth, arguments read, index of the result
+    else:
+        lists = _TENSOR_LISTS.search(kernel.name)
+        operands = float(lists[1]) + 0.0 if lists else 2.0
+    return Traffic(elements * operands * item, guessed=guessed)
+
+
+def _triton(kernel: Kernel) -> Traffic:
+    """Inductor fuses a chain of operators; without recorded bytes, three operands are assumed."""
+    elements = _elements(kernel)
+    return Traffic(elements[0] * 3 * 2, guessed=True)

@@ -63,7 +63,7 @@ def read_job(directory: Path) -> JobTrace:
             return _restore(job, dict(arrays))
     except OSError as error:
         raise TraceError(f"{error.filename or path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise TraceError(f"{path}: damaged ({type(error).__name__}: {error})") from error
 
 

@@ -1,0 +1,313 @@
+"""The semantics of docs/simulation.md once more, as a straightforward heapq simulation in Python.
+
+Every change of state is an entry (time, sequence, action) of one heap and no thread runs ahead of the
+clock. It is the oracle that the native core must equal to the bit, and the baseline it is timed against.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.simulate.types import Activity, SimulationError
+from maya.trace.types import JobTrace, RecordKind
+
+_DEVICE_WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
+
+
+@dataclass
+class _Item:
+    row: int
+    iteration: int
+    ready: int
+    members: tuple[int, ...] = ()  # rows of the NCCL group that it launches
+    running: bool = False
+    done: bool = False
+    open_transfers: int = 0
+
+
+@dataclass
+class _Rank:
+    index: int
+    calls: list[dict[str, int]]
+    blocking_streams: tuple[int, ...]
+    host_rank: int
+    groups: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (group, stream) -> rows
+    streams: dict[int, deque[_Item]] = field(default_factory=dict)
+    recorded: set[tuple[int, int]] = field(default_factory=set)  # (iteration, row) of events
+    busy: dict[str, int] = field(default_factory=lambda: {"work": 0, "communication": 0, "moving": 0})
+    touched: int = 0
+    host: Iterator[tuple[int, Callable[[], bool]]] | None = None
+    blocked_on: Callable[[], bool] | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class ReferenceResult:
+    """As in `Timeline`; `start` and `end` are per rank [iterations, records]."""
+
+    iteration_end_ns: NDArray[np.int64]
+    activity_ns: NDArray[np.int64]
+    issued: list[NDArray[np.int64]]
+    start: list[NDArray[np.int64]]
+    end: list[NDArray[np.int64]]
+    events: int
+
+
+class Reference:
+    """Simulates `iterations` of `trace`; durations in ns, one an operation; host times as recorded."""
+
+    def __init__(
+        self,
+        trace: JobTrace,
+        durations_ns: NDArray[np.int64],
+        iterations: int = 3,
+        *,
+        launch_call: int = 0,
+        launch_latency: int = 0,
+        queue_depth: int = 1024,
+    ) -> None:
+        self.durations = [*durations_ns.tolist(), 0]
+        self.iterations = iterations
+        self.launch_call, self.launch_latency, self.queue_depth = launch_call, launch_latency, queue_depth
+        self.ranks = [self._rank(trace, index) for index in range(len(trace.ranks))]
+        self.parties: dict[int, list[tuple[_Rank, int]]] = {}
+        for rank in self.ranks:
+            for row, call in enumerate(rank.calls):
+                if call["kind"] == RecordKind.COLLECTIVE:
+                    self.parties.setdefault(call["rendezvous"], []).append((rank, row))
+        self.arrived: dict[int, list[tuple[_Rank, _Item]]] = {}
+        self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.sequence = 0
+        self.now = 0
+        self.events = 0
+        shape = [(iterations, len(rank.calls)) for rank in self.ranks]
+        self.issued, self.start, self.end = ([np.zeros(s, np.int64) for s in shape] for _ in range(3))
+        pieces = sum(self._occupies(rank, row) for rank in self.ranks for row in range(len(rank.calls)))
+        self.pieces = [pieces + len(self.ranks)] * iterations
+        self.iteration_end = np.zeros(iterations, np.int64)
+        self.activity = np.zeros((iterations, len(self.ranks), len(Activity)), np.int64)
+        self.current = np.zeros((len(self.ranks), len(Activity)), np.int64)
+
+    def run(self) -> ReferenceResult:
+        for rank in self.ranks:
+            rank.host = self._host(rank)
+            self._next_call(rank)
+        while self.heap:
+            self.now, _, action, arguments = heapq.heappop(self.heap)
+            self.events += 1
+            action(*arguments)
+        if any(self.pieces):
+            raise SimulationError("deadlock")
+        return ReferenceResult(
+            self.iteration_end, self.activity, self.issued, self.start, self.end, self.events
+        )
+
+    def _rank(self, trace: JobTrace, index: int) -> _Rank:
+        records = trace.ranks[index].records
+        names = records.dtype.names or ()
+        columns = {name: records[name].tolist() for name in names}
+        calls = [{name: columns[name][row] for name in names} for row in range(len(records))]
+        rank = _Rank(index, calls, trace.ranks[index].blocking_streams, trace.ranks[index].rank)
+        for row, call in enumerate(calls):
+            if call["kind"] == RecordKind.COLLECTIVE and call["group"] > 0:
+                rank.groups.setdefault((call["group"], call["stream"]), []).append(row)
+        return rank
+
+    def _schedule(self, time: int, action: Callable[..., None], *arguments: Any) -> None:
+        self.sequence += 1
+        heapq.heappush(self.heap, (time, self.sequence, action, arguments))
+
+    def _members(self, rank: _Rank, row: int) -> tuple[int, ...]:
+        """Rows of the kernel that the call at `row` launches; empty when a later member of its group does."""
+        call = rank.calls[row]
+        if call["kind"] != RecordKind.COLLECTIVE or call["group"] == 0:
+            return (row,)
+        members = rank.groups[call["group"], call["stream"]]
+        return tuple(members) if members[-1] == row else ()
+
+    def _occupies(self, rank: _Rank, row: int) -> bool:
+        call = rank.calls[row]
+        if call["kind"] == RecordKind.STREAM_WAIT_EVENT:
+            return call["wait"] >= 0
+        if call["kind"] == RecordKind.EVENT_RECORD:
+            return True
+        return call["kind"] in _DEVICE_WORK and bool(self._members(rank, row))
+
+    # --- host: a generator of (host time, then what must hold before the next call) ---
+
+    def _host(self, rank: _Rank) -> Iterator[tuple[int, Callable[[], bool]]]:
+        for iteration in range(self.iterations):
+            for row, call in enumerate(rank.calls):
+                yield call["host_ns"], lambda: True
+                self.issued[rank.index][iteration, row] = self.now
+                self.start[rank.index][iteration, row] = self.now
+                if self._occupies(rank, row):
+                    yield from self._launch(rank, iteration, row)
+                elif call["kind"] not in _DEVICE_WORK:
+                    yield 0, self._condition(rank, iteration, call, row)
+                if not self._occupies(rank, row):
+                    self.end[rank.index][iteration, row] = self.now
+            yield 0, lambda: True
+            self._piece_ended(iteration)
+        rank.finished = True
+
+    def _launch(self, rank: _Rank, iteration: int, row: int) -> Iterator[tuple[int, Callable[[], bool]]]:
+        call = rank.calls[row]
+        queue = rank.streams.setdefault(call["stream"], deque())
+        yield 0, lambda: len(queue) < self.queue_depth
+        item = _Item(row, iteration, self.now + self.launch_latency, self._members(rank, row))
+        queue.append(item)
+        if item.ready > self.now:
+            self._schedule(item.ready, self._advance, rank)
+        else:
+            self._advance(rank)
+        yield 0 if call["graph"] else self.launch_call, lambda: True
+        if call["blocking"]:
+            yield 0, lambda: item.done
+
+    def _condition(self, rank: _Rank, iteration: int, call: dict[str, int], row: int) -> Callable[[], bool]:
+        match RecordKind(call["kind"]):
+            case RecordKind.EVENT_SYNCHRONIZE:
+                return lambda: self._is_recorded(rank, iteration, call, row)
+            case RecordKind.STREAM_SYNCHRONIZE:
+                return lambda: not rank.streams.get(call["stream"])
+            case RecordKind.DEVICE_SYNCHRONIZE:
+                return lambda: not any(rank.streams.values())
+        return lambda: True
+
+    def _next_call(self, rank: _Rank) -> None:
+        assert rank.host is not None
+        for delay, condition in rank.host:
+            if delay > 0:
+                self._schedule(self.now + delay, self._next_call, rank)
+                return
+            if not condition():
+                rank.blocked_on = condition
+                return
+
+    def _resume_host(self, rank: _Rank) -> None:
+        if rank.blocked_on is not None and rank.blocked_on():
+            rank.blocked_on = None
+            self._next_call(rank)
+
+    # --- streams ---
+
+    def _is_recorded(self, rank: _Rank, iteration: int, call: dict[str, int], row: int) -> bool:
+        if call["wait"] < 0:
+            return True
+        before = iteration - (call["wait"] > row)
+        return before < 0 or (before, call["wait"]) in rank.recorded
+
+    def _advance(self, rank: _Rank) -> None:
+        """Starts whatever can start now on any stream of the rank."""
+        progress = True
+        while progress:
+            progress = sum(self._try_start(rank, stream) for stream in list(rank.streams)) > 0
+
+    def _try_start(self, rank: _Rank, stream: int) -> bool:
+        queue = rank.streams[stream]
+        if not queue or queue[0].running or queue[0].ready > self.now:
+            return False
+        item = queue[0]
+        call = rank.calls[item.row]
+        if self._behind_default(rank, stream, item):
+            return False
+        if call["kind"] == RecordKind.STREAM_WAIT_EVENT and not self._is_recorded(
+            rank, item.iteration, call, item.row
+        ):
+            return False
+        self._begin(rank, item, call)
+        return True
+
+    def _behind_default(self, rank: _Rank, stream: int, item: _Item) -> bool:
+        if stream == 0:
+            others: tuple[int, ...] = rank.blocking_streams
+        else:
+            others = (0,) if stream in rank.blocking_streams else ()
+        heads = [rank.streams[other][0] for other in others if rank.streams.get(other)]
+        return any((head.iteration, head.row) < (item.iteration, item.row) for head in heads)
+
+    def _begin(self, rank: _Rank, item: _Item, call: dict[str, int]) -> None:
+        item.running = True
+        for row in item.members:
+            self.start[rank.index][item.iteration, row] = self.now
+        if call["kind"] == RecordKind.COLLECTIVE:
+            self._account(rank, "communication", 1)
+            item.open_transfers = len(item.members)
+            for row in item.members:
+                self._arrive(rank, item, rank.calls[row]["rendezvous"])
+        elif call["kind"] in _DEVICE_WORK:
+            self._account(rank, "work", 1)
+            self._schedule(self.now + self.durations[call["operation"]], self._finish, rank, item)
+        else:
+            self._finish(rank, item)
+
+    def _finish(self, rank: _Rank, item: _Item) -> None:
+        call = rank.calls[item.row]
+        if call["kind"] == RecordKind.COLLECTIVE:
+            self._account(rank, "communication", -1)
+        elif call["kind"] in _DEVICE_WORK:
+            self._account(rank, "work", -1)
+        for row in item.members:
+            self.end[rank.index][item.iteration, row] = self.now
+        item.done = True
+        rank.streams[call["stream"]].popleft()
+        if call["kind"] == RecordKind.EVENT_RECORD:
+            rank.recorded.add((item.iteration, item.row))
+        self._piece_ended(item.iteration)
+        self._resume_host(rank)
+        if call["kind"] in _DEVICE_WORK:
+            self._advance(rank)
+
+    # --- rendezvous ---
+
+    def _arrive(self, rank: _Rank, item: _Item, rendezvous: int) -> None:
+        arrived = self.arrived.setdefault(rendezvous, [])
+        arrived.append((rank, item))
+        parties = self.parties[rendezvous]
+        if len(arrived) < len(parties):
+            return
+        del self.arrived[rendezvous]
+        for party, _ in arrived:
+            self._account(party, "moving", 1)
+        duration = max(self.durations[party.calls[row]["operation"]] for party, row in parties)
+        self._schedule(self.now + duration, self._end_transfer, arrived)
+
+    def _end_transfer(self, parties: list[tuple[_Rank, _Item]]) -> None:
+        for rank, item in parties:
+            self._account(rank, "moving", -1)
+            item.open_transfers -= 1
+            if item.open_transfers == 0:
+                self._finish(rank, item)
+
+    # --- accounts ---
+
+    def _account(self, rank: _Rank, what: str, change: int) -> None:
+        self._touch(rank)
+        rank.busy[what] += change
+
+    def _touch(self, rank: _Rank) -> None:
+        if rank.busy["work"]:
+            activity = Activity.OVERLAPPED if rank.busy["communication"] else Activity.COMPUTE
+        elif rank.busy["moving"]:
+            activity = Activity.MOVING
+        else:
+            activity = Activity.WAITING if rank.busy["communication"] else Activity.IDLE
+        self.current[rank.index, activity] += self.now - rank.touched
+        rank.touched = self.now
+
+    def _piece_ended(self, iteration: int) -> None:
+        self.pieces[iteration] -= 1
+        if self.pieces[iteration] == 0:
+            self.iteration_end[iteration] = self.now
+            for rank in self.ranks:
+                self._touch(rank)
+            self.activity[iteration] = self.current
+            self.current[:] = 0

@@ -1,0 +1,106 @@
+"""The native core equals the plain Python simulation to the bit, on jobs nobody thought of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maya.clusters import Cluster
+from maya.simulate import HostCosts, SimulationError, simulate
+from maya.simulate.reference import Reference
+from maya.trace.build import JobBuilder, RankBuilder
+
+COSTS = st.tuples(st.sampled_from([0, 3]), st.sampled_from([1, 2, 5, 1024]))
+TIME = st.integers(0, 20)
+
+
+def local_call(draw: st.DrawFn, rank: RankBuilder) -> None:
+    stream, event, host = draw(st.integers(0, 3)), draw(st.integers(0, 2)), draw(TIME)
+    match draw(st.integers(0, 7)):
+        case 0 | 1 | 2:
+            rank.kernel(draw(TIME), stream, host_ns=host, blocking=draw(st.booleans()))
+        case 3:
+            rank.event_record(event, stream, host_ns=host)
+        case 4:
+            rank.stream_wait_event(event, stream, host_ns=host)
+        case 5:
+            rank.event_synchronize(event, host_ns=host)
+        case 6:
+            rank.stream_synchronize(stream, host_ns=host)
+        case 7:
+            rank.device_synchronize(host_ns=host)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JobBuilder:
+    """Ranks that do work of their own between things they do together; some of them deadlock."""
+    world = draw(st.integers(1, 3))
+    job = JobBuilder(world)
+    everyone = job.communicator(range(world))
+    blocking = draw(st.sampled_from([(), (1,), (1, 2)]))
+    for group in range(1, draw(st.integers(1, 6))):
+        stream, length, together = draw(st.integers(0, 3)), draw(TIME), draw(st.integers(0, 2))
+        for rank in job.ranks:
+            rank.blocking_streams = blocking
+            for _ in range(draw(st.integers(0, 3))):
+                local_call(draw, rank)
+            following, previous = (rank.rank + 1) % world, (rank.rank - 1) % world
+            if together == 0:
+                rank.collective(everyone, length, stream, host_ns=draw(TIME))
+            elif together == 1 and world > 1:
+                rank.send(everyone, following, length, stream, group=group)
+                rank.recv(everyone, previous, draw(TIME), stream, group=group)
+            elif together == 2 and world > 1 and rank.rank < 2:
+                direction = rank.send if rank.rank == 0 else rank.recv
+                direction(everyone, 1 - rank.rank, length, stream)
+    for rank in job.ranks:
+        rank.step(host_ns=draw(TIME))
+    return job
+
+
+@settings(max_examples=300, deadline=None)
+@given(job=jobs(), costs=COSTS, latency=st.sampled_from([0, 4]))
+def test_native_core_equals_the_reference(
+    ideal_cluster: Cluster, job: JobBuilder, costs: tuple[int, int], latency: int
+) -> None:
+    trace, (launch, depth) = job.build(), costs
+    device = ideal_cluster.device.model_copy(update={"launch_latency_s": latency * 1e-9})
+    cluster = ideal_cluster.model_copy(update={"device": device})
+    durations = np.rint(job.durations_s * 1e9).astype(np.int64)
+    reference = Reference(trace, durations, launch_call=launch, launch_latency=latency, queue_depth=depth)
+    host = HostCosts(launch_s=launch * 1e-9, queue_depth=depth)
+    try:
+        expected = reference.run()
+    except SimulationError:
+        with pytest.raises(SimulationError, match="deadlock"):
+            simulate(trace, job.durations_s, cluster, host=host)
+        return
+    timeline = simulate(trace, job.durations_s, cluster, host=host)
+    assert timeline.iteration_end_ns.tolist() == expected.iteration_end_ns.tolist()
+    assert timeline.activity_ns.tolist() == expected.activity_ns.tolist()
+    for number, rank in enumerate(timeline.ranks):
+        for name in ("issued", "start", "end"):
+            own, other = getattr(rank, name), getattr(expected, name)[number]
+            assert own.tolist() == other.tolist(), (number, name)
+    assert (timeline.activity_ns.sum(axis=2) == timeline.iterations_ns[:, None]).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(job=jobs())
+def test_nothing_happens_before_its_cause(ideal_cluster: Cluster, job: JobBuilder) -> None:
+    trace = job.build()
+    try:
+        timeline = simulate(trace, job.durations_s, ideal_cluster)
+    except SimulationError:
+        return
+    for rank, own in zip(trace.ranks, timeline.ranks, strict=True):
+        assert (own.start >= own.issued).all() and (own.end >= own.start).all()
+        waits = np.flatnonzero(
+            (rank.records["wait"] >= 0) & (rank.records["wait"] < np.arange(own.end.shape[1]))
+        )
+        assert (own.end[:, waits] >= own.end[:, rank.records["wait"][waits]]).all()
+    again = simulate(trace, job.durations_s, ideal_cluster)
+    for one, other in zip(timeline.ranks, again.ranks, strict=True):
+        assert (one.end == other.end).all()

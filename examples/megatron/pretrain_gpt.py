@@ -35,6 +35,7 @@ from megatron.core.transformer import ModuleSpec, TransformerConfig
 from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # What torchrun would set, for one GPU without it.
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
@@ -43,7 +44,7 @@ Batch = dict[str, torch.Tensor | None]
 
 
 class FlashAttention(MegatronModule):
-    """Causal attention through PyTorch's fused kernels, in the place of Megatron's DotProductAttention."""
+    """Causal attention by PyTorch's flash kernels, in the place of Megatron's DotProductAttention."""
 
     def __init__(self, config: TransformerConfig, softmax_scale: float | None = None, **_: object) -> None:
         super().__init__(config=config)
@@ -57,7 +58,8 @@ class FlashAttention(MegatronModule):
             "scale": self.scale,
             "enable_gqa": q.size(1) != k.size(1),
         }
-        with tensor_parallel.get_cuda_rng_tracker().fork():  # each tensor rank drops its own heads' weights
+        own_random = tensor_parallel.get_cuda_rng_tracker().fork()  # tensor ranks drop different weights
+        with own_random, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             context = functional.scaled_dot_product_attention(q, k, v, **options)
         return context.permute(2, 0, 1, 3).flatten(2)  # [seq, batch, heads * channels]
 

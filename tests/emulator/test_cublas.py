@@ -177,7 +177,8 @@ def layout(rows, columns, row_major):
     return made
 def multiply(row_major, m, n, k):
     a, b, d = (layout(*shape, row_major) for shape in ((m, k), (k, n), (m, n)))
-    assert blas.cublasLtMatmul(handle, matmul, None, None, a, None, b, None, None, d, None, d, None, None, u64(0), None) == 0
+    operands = (None, None, a, None, b, None, None, d, None, d, None, None, u64(0), None)
+    assert blas.cublasLtMatmul(handle, matmul, *operands) == 0
 multiply(False, 96, 32, 64)
 multiply(True, 32, 96, 64)
 """

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from maya.trace.types import RecordKind
+
 CUDA = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -167,3 +169,24 @@ result = ctypes.CDLL("./libfirst.so").next_value()
 """
     )
     assert run.result == 2
+
+
+def test_expandable_segments_count_memory(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+import torch
+kept = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+del kept
+again = torch.empty(150 << 20, dtype=torch.uint8, device="cuda")
+result = [torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]]
+""",
+        variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        memory_bytes=1 << 30,
+        context_bytes=0,
+    )
+    reserved, free = run.result
+    # The first 100 MiB are grown, not joined by another 150.
+    assert 150 << 20 <= reserved < 250 << 20
+    assert free == (1 << 30) - reserved
+    assert run.trace.peak_reserved_bytes == reserved
+    assert run.count(RecordKind.ALLOCATE) > 0

@@ -36,7 +36,6 @@ struct Context {
 };
 
 bool device_in_use(int device);  // its primary context is active
-void device_uuid(int device, unsigned char uuid[16]);
 
 Context* find_context(const void* handle);  // nullptr: destroyed or foreign
 Context* primary_context(int device);
@@ -45,17 +44,9 @@ Context* current_context_of_thread();
 
 }  // namespace maya::cuda
 
-// The runtime API's entry points that the driver's are made of; cuda/runtime*.cpp defines them. Those with
-// the same parameters and errors are aliases in abi/cuda.tsv and need nothing here.
+// The runtime API's entry points that the driver's are made of. Those with the same parameters and errors
+// are aliases in abi/cuda.tsv and need nothing here.
 extern "C" {
-int cudaMemcpyAsync(void* destination, const void* source, std::size_t bytes, int kind, void* stream);
-int cudaMemcpy(void* destination, const void* source, std::size_t bytes, int kind);
-int cudaMemcpy2DAsync(void* destination, std::size_t destination_pitch, const void* source,
-                      std::size_t source_pitch, std::size_t width, std::size_t height, int kind,
-                      void* stream);
-int cudaMemset(void* destination, int value, std::size_t bytes);
-int cudaMemsetAsync(void* destination, int value, std::size_t bytes, void* stream);
-int cudaDeviceGetAttribute(int* value, int attribute, int device);
 int cudaDeviceEnablePeerAccess(int device, unsigned flags);
 int cudaDeviceDisablePeerAccess(int device);
 const char* cudaGetErrorString(int code);

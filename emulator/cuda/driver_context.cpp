@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstring>
+#include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "core/handle_pool.h"
 #include "core/memory.h"
 #include "core/process.h"
@@ -111,39 +113,11 @@ const ErrorName* find_error(int code) {
   return at == std::end(kErrorNames) ? nullptr : at;
 }
 
-// Attributes that only the driver API has; the runtime answers the others under the same numbers.
-bool driver_only_attribute(int attribute, int& value) {
-  switch (attribute) {
-    case 102:  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-      value = 1;
-      return true;
-    case 103:  // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: exports are refused
-    case 104:  // HANDLE_TYPE_WIN32_HANDLE_SUPPORTED
-    case 105:  // HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED
-    case 110:  // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
-    case 124:  // DMA_BUF_SUPPORTED
-    case 128:  // HANDLE_TYPE_FABRIC_SUPPORTED
-    case 132:  // MULTICAST_SUPPORTED
-      value = 0;
-      return true;
-    default: return false;
-  }
-}
-
 }  // namespace
 
 bool device_in_use(int device) {
   const MemoryInfo memory = memory_info(device);
   return memory.total_bytes - memory.free_bytes > rank_config().context_bytes;
-}
-
-// Made of the node's index and the device's, so that every device of a job has its own.
-void device_uuid(int device, unsigned char uuid[16]) {
-  const RankConfig& config = rank_config();
-  const int node = config.devices > 0 ? config.rank / config.devices : 0;
-  std::memcpy(uuid, "maya-gpu", 8);
-  std::memcpy(uuid + 8, &node, 4);
-  std::memcpy(uuid + 12, &device, 4);
 }
 
 Context* find_context(const void* handle) { return contexts().find(handle); }
@@ -212,14 +186,14 @@ Result cuDeviceGetName(char* name, int bytes, int device) {
   return Result::kSuccess;
 }
 
-Result cuDeviceGetUuid(unsigned char* uuid, int device) {
+Result cuDeviceGetUuid(unsigned char (*uuid)[16], int device) {
   if (uuid == nullptr) return Result::kInvalidValue;
   if (!cuda::valid_device(device)) return Result::kInvalidDevice;
-  cuda::device_uuid(device, uuid);
+  maya::device_uuid(device, *uuid);
   return Result::kSuccess;
 }
 
-Result cuDeviceGetUuid_v2(unsigned char* uuid, int device) { return cuDeviceGetUuid(uuid, device); }
+Result cuDeviceGetUuid_v2(unsigned char (*uuid)[16], int device) { return cuDeviceGetUuid(uuid, device); }
 
 Result cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
   if (!cuda::valid_device(device)) return Result::kInvalidDevice;
@@ -227,10 +201,9 @@ Result cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
 }
 
 Result cuDeviceGetAttribute(int* value, int attribute, int device) {
-  if (value == nullptr) return Result::kInvalidValue;
   if (!cuda::valid_device(device)) return Result::kInvalidDevice;
-  if (cuda::driver_only_attribute(attribute, *value)) return Result::kSuccess;
-  return result(cudaDeviceGetAttribute(value, attribute, device));
+  const std::optional<int> known = maya::device_attribute(attribute, device);
+  return known ? write(value, *known) : Result::kInvalidValue;
 }
 
 Result cuDeviceComputeCapability(int* major, int* minor, int device) {

@@ -1,38 +1,29 @@
 // The driver API's copies, fills and pointer queries. Prototypes: cuda.h of CUDA 12 and 13. Allocation has
 // the runtime's parameters and is aliased to it in abi/cuda.tsv.
-#include <algorithm>
-#include <span>
-
 #include "core/memory.h"
 #include "core/recorder.h"
+#include "core/stream.h"
+#include "core/transfer.h"
 #include "cuda/driver.h"
-#include "values/values.h"
 
 namespace maya::cuda {
 namespace {
 
-enum CopyKind : int { kHostToDevice = 1, kDeviceToHost = 2, kDeviceToDevice = 3, kDefault = 4 };
-
 void* pointer(DevicePointer address) { return reinterpret_cast<void*>(address); }
 
-Result copy(void* destination, const void* source, std::size_t bytes, CopyKind kind) {
-  return result(cudaMemcpy(destination, source, bytes, kind));
+Result copy(void* destination, const void* source, std::size_t bytes, void* stream, bool synchronous) {
+  const Call call;
+  Stream* on = find_stream(stream);
+  return on == nullptr ? Result::kInvalidHandle
+                       : result(maya::copy(destination, source, bytes, on, synchronous));
 }
 
-Result copy(void* destination, const void* source, std::size_t bytes, CopyKind kind, void* stream) {
-  return result(cudaMemcpyAsync(destination, source, bytes, kind, stream));
-}
-
-// The runtime fills bytes; wider elements are stored here as far as values are kept at all.
-template <class Element>
-Result fill(DevicePointer destination, Element value, std::size_t count, void* stream, bool blocking) {
-  const std::size_t bytes = count * sizeof(Element);
-  const int code = blocking ? cudaMemset(pointer(destination), 0, bytes)
-                            : cudaMemsetAsync(pointer(destination), 0, bytes, stream);
-  if (code != 0 || value == 0 || bytes > values::kSmallBytes) return result(code);
-  std::ranges::fill(std::span(static_cast<Element*>(pointer(destination)), count), value);
-  values::wrote(pointer(destination), bytes);
-  return result(code);
+Result fill(DevicePointer destination, unsigned value, std::size_t element_bytes, std::size_t count,
+            void* stream, bool synchronous) {
+  const Call call;
+  Stream* on = find_stream(stream);
+  if (on == nullptr) return Result::kInvalidHandle;
+  return result(maya::fill(pointer(destination), value, element_bytes, count, on, synchronous));
 }
 
 // CUDA_MEMCPY2D_v2.
@@ -57,11 +48,14 @@ struct Copy2D {
 static_assert(sizeof(Copy2D) == 128);
 
 Result copy_2d(const Copy2D* parameters, void* stream) {
+  const Call call;
+  Stream* on = find_stream(stream);
   if (parameters == nullptr) return Result::kInvalidValue;
+  if (on == nullptr) return Result::kInvalidHandle;
   const Side2D &from = parameters->source, &to = parameters->destination;
   if (from.array != nullptr || to.array != nullptr) return Result::kNotSupported;
-  return result(cudaMemcpy2DAsync(to.base(), to.pitch, from.base(), from.pitch, parameters->width_bytes,
-                                  parameters->height, kDefault, stream));
+  return result(copy_rows(to.base(), to.pitch, from.base(), from.pitch, parameters->width_bytes,
+                          parameters->height, on, false));
 }
 
 // CUpointer_attribute.
@@ -133,7 +127,6 @@ Result pointer_attribute(void* out, int attribute, DevicePointer address) {
 }  // namespace
 }  // namespace maya::cuda
 
-using maya::Call;
 using maya::cuda::Copy2D;
 using maya::cuda::DevicePointer;
 using maya::cuda::Result;
@@ -144,64 +137,59 @@ extern "C" {
 // ---- copies ----
 
 Result cuMemcpy(DevicePointer destination, DevicePointer source, std::size_t bytes) {
-  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, cuda::kDefault);
+  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, nullptr, true);
 }
 
 Result cuMemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, void* stream) {
-  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, cuda::kDefault, stream);
+  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, stream, false);
 }
 
 Result cuMemcpyHtoD_v2(DevicePointer destination, const void* source, std::size_t bytes) {
-  return cuda::copy(cuda::pointer(destination), source, bytes, cuda::kHostToDevice);
+  return cuda::copy(cuda::pointer(destination), source, bytes, nullptr, true);
 }
 
 Result cuMemcpyHtoDAsync_v2(DevicePointer destination, const void* source, std::size_t bytes,
                             void* stream) {
-  return cuda::copy(cuda::pointer(destination), source, bytes, cuda::kHostToDevice, stream);
+  return cuda::copy(cuda::pointer(destination), source, bytes, stream, false);
 }
 
 Result cuMemcpyDtoH_v2(void* destination, DevicePointer source, std::size_t bytes) {
-  return cuda::copy(destination, cuda::pointer(source), bytes, cuda::kDeviceToHost);
+  return cuda::copy(destination, cuda::pointer(source), bytes, nullptr, true);
 }
 
 Result cuMemcpyDtoHAsync_v2(void* destination, DevicePointer source, std::size_t bytes, void* stream) {
-  return cuda::copy(destination, cuda::pointer(source), bytes, cuda::kDeviceToHost, stream);
+  return cuda::copy(destination, cuda::pointer(source), bytes, stream, false);
 }
 
 Result cuMemcpyDtoD_v2(DevicePointer destination, DevicePointer source, std::size_t bytes) {
-  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, cuda::kDeviceToDevice);
+  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, nullptr, true);
 }
 
 Result cuMemcpyDtoDAsync_v2(DevicePointer destination, DevicePointer source, std::size_t bytes,
                             void* stream) {
-  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, cuda::kDeviceToDevice,
-                    stream);
+  return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, stream, false);
 }
 
 Result cuMemcpy2DAsync_v2(const Copy2D* parameters, void* stream) {
   return cuda::copy_2d(parameters, stream);
 }
 
-// ---- fills ----
+// ---- fills; the byte-wide ones are the runtime's ----
 
 Result cuMemsetD16_v2(DevicePointer destination, std::uint16_t value, std::size_t count) {
-  const Call call;
-  return cuda::fill(destination, value, count, nullptr, true);
+  return cuda::fill(destination, value, 2, count, nullptr, true);
 }
 
 Result cuMemsetD32_v2(DevicePointer destination, std::uint32_t value, std::size_t count) {
-  const Call call;
-  return cuda::fill(destination, value, count, nullptr, true);
+  return cuda::fill(destination, value, 4, count, nullptr, true);
 }
 
 Result cuMemsetD16Async(DevicePointer destination, std::uint16_t value, std::size_t count, void* stream) {
-  const Call call;
-  return cuda::fill(destination, value, count, stream, false);
+  return cuda::fill(destination, value, 2, count, stream, false);
 }
 
 Result cuMemsetD32Async(DevicePointer destination, std::uint32_t value, std::size_t count, void* stream) {
-  const Call call;
-  return cuda::fill(destination, value, count, stream, false);
+  return cuda::fill(destination, value, 4, count, stream, false);
 }
 
 // ---- what a pointer is ----

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "core/handle_pool.h"
 #include "core/kernel.h"
 #include "core/memory.h"
@@ -234,19 +235,6 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   return Result::kSuccess;
 }
 
-// Blocks of a kernel that one multiprocessor holds at once (CUDA programming guide, occupancy).
-int resident_blocks(const KernelInfo& kernel, int threads, std::size_t dynamic_shared_bytes) {
-  constexpr int kWarp = 32, kMaxBlocks = 32, kRegisterFile = 65536, kRegisterUnit = 256, kReserved = 1024;
-  const int warps = (threads + kWarp - 1) / kWarp;
-  if (warps == 0 || threads > kernel.max_threads_per_block) return 0;
-  int blocks = std::min(kMaxBlocks, rank_config().max_threads_per_multiprocessor / (warps * kWarp));
-  const int per_warp = (kernel.registers * kWarp + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
-  if (per_warp > 0) blocks = std::min(blocks, kRegisterFile / (per_warp * warps));
-  const std::size_t shared = static_cast<std::size_t>(kernel.static_shared_bytes) + dynamic_shared_bytes;
-  const auto capacity = static_cast<std::size_t>(rank_config().shared_memory_per_multiprocessor);
-  return std::min(blocks, static_cast<int>(capacity / (shared + kReserved)));
-}
-
 // CUlaunchConfig, alike in CUDA 12 and 13.
 struct LaunchConfig {
   std::uint32_t grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
@@ -413,7 +401,7 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, KernelInfo* func
   const KernelInfo* kernel = maya::find_kernel(function);
   if (blocks == nullptr || threads <= 0) return Result::kInvalidValue;
   if (kernel == nullptr) return Result::kInvalidHandle;
-  *blocks = cuda::resident_blocks(*kernel, threads, shared_bytes);
+  *blocks = maya::blocks_per_multiprocessor(*kernel, threads, shared_bytes);
   return Result::kSuccess;
 }
 
@@ -432,7 +420,7 @@ Result cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block, KernelInfo* f
   int best = 0;
   for (int threads = most / 32 * 32; threads > 0; threads -= 32) {
     const std::size_t shared = shared_of == nullptr ? shared_bytes : shared_of(threads);
-    const int blocks = cuda::resident_blocks(*kernel, threads, shared);
+    const int blocks = maya::blocks_per_multiprocessor(*kernel, threads, shared);
     if (blocks * threads <= best) continue;
     best = blocks * threads;
     *block = threads;

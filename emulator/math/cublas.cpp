@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 
+#include "core/device.h"
 #include "core/process.h"
 #include "core/recorder.h"
 #include "math/gemm.h"
@@ -108,7 +109,8 @@ Status run_dot(const CublasHandle* handle, std::int64_t n, T* result, const Type
 
 CublasHandle* find_cublas_handle(const void* handle) { return handles().find(handle); }
 
-int cublas_version() { return rank_config().driver_version >= 13000 ? 130100 : 120405; }
+// Of the wheels: nvidia-cublas 13.1 beside PyTorch 2.11, nvidia-cublas-cu12 12.4.5 beside 2.6.
+int cublas_version() { return runtime_major() >= 13 ? 130100 : 120405; }
 
 Status cublas_property(int type, int* value) {
   if (value == nullptr || type < 0 || type > 2) return Status::kInvalidValue;

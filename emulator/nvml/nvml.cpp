@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/device.h"
 #include "core/memory.h"
 #include "core/process.h"
 #include "core/stream.h"
@@ -102,10 +103,10 @@ PciInfo pci_info(int index) {
 }
 
 std::string uuid_text(int index) {
-  std::array<unsigned char, 16> bytes{};
-  cuda::device_uuid(index, bytes.data());
+  unsigned char bytes[16];
+  device_uuid(index, bytes);
   std::string text = "GPU-";
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
+  for (std::size_t i = 0; i < sizeof bytes; ++i) {
     char digits[4];
     std::snprintf(digits, sizeof digits, "%02x", bytes[i]);
     text += digits;

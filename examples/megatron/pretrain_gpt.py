@@ -33,6 +33,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import ModuleSpec, TransformerConfig
 from megatron.core.transformer.module import Float16Module, MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -62,6 +63,17 @@ class FlashAttention(MegatronModule):
         with own_random, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             context = functional.scaled_dot_product_attention(q, k, v, **options)
         return context.permute(2, 0, 1, 3).flatten(2)  # [seq, batch, heads * channels]
+
+
+class Norm:
+    """PyTorch's norm, marked for sequence parallelism, which Megatron's own wrapper of it refuses."""
+
+    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5) -> torch.nn.Module:
+        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        norm = kind(hidden_size, eps=eps)
+        for parameter in norm.parameters():  # finalize_model_grads sums these over the tensor ranks
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
 
 
 def initialize(args: argparse.Namespace) -> None:
@@ -134,13 +146,17 @@ def compute_dtype(args: argparse.Namespace) -> torch.dtype:
     return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
 
 
-def layer_spec(args: argparse.Namespace) -> ModuleSpec:
+def layers_spec(
+    args: argparse.Namespace, config: TransformerConfig, stage: int | None
+) -> ModuleSpec | TransformerBlockSubmodules:
     if args.transformer_impl == "transformer_engine":
         return get_gpt_layer_with_transformer_engine_spec()
-    spec = get_gpt_layer_local_spec(normalization=args.normalization)
+    layer = get_gpt_layer_local_spec(normalization=args.normalization)
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
     if args.attention_backend == "flash":
-        spec.submodules.self_attention.submodules.core_attention = FlashAttention
-    return spec
+        layer.submodules.self_attention.submodules.core_attention = FlashAttention
+    count = get_num_layers_to_build(config, vp_stage=stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=Norm)
 
 
 def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
@@ -152,7 +168,7 @@ def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
         chunks.append(
             GPTModel(
                 config,
-                layer_spec(args),
+                layers_spec(args, config, stage),
                 vocab_size=args.padded_vocab_size,
                 max_sequence_length=args.max_position_embeddings,
                 pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from maya.trace.build import JobBuilder, RankBuilder
@@ -30,17 +30,25 @@ class Pipeline:
     replicas: int = 1
     host_ns: int = 0
 
-    def job(self) -> JobBuilder:
-        """Ranks of a stage are one class: stage s has the global ranks s * replicas to (s + 1) * replicas - 1."""
+    def job(self, folded: bool = True) -> JobBuilder:
+        """Stage s has the global ranks s * replicas to (s + 1) * replicas - 1: one class each when folded."""
         world = self.stages * self.replicas
-        job = JobBuilder(world, class_of_rank=[rank // self.replicas for rank in range(world)])
+        job = JobBuilder(world, [rank // self.replicas for rank in range(world)] if folded else ())
         lanes = [list(range(replica, world, self.replicas)) for replica in range(self.replicas)]
-        forward, backward = job.communicator(*lanes), job.communicator(*lanes)
-        for stage, rank in enumerate(job.ranks):
-            first = stage * self.replicas
-            data = job.communicator(range(first, first + self.replicas))
-            _Stage(self, stage, rank, forward, backward, data).fill()
+        teams = [range(first, first + self.replicas) for first in range(0, world, self.replicas)]
+        forward, backward = _communicators(job, lanes, folded), _communicators(job, lanes, folded)
+        data = _communicators(job, teams, False)
+        for rank in job.ranks:
+            stage, replica = divmod(rank.rank, self.replicas)
+            _Stage(self, stage, replica, rank, forward[replica], backward[replica], data[stage]).fill()
         return job
+
+
+def _communicators(job: JobBuilder, instances: Sequence[Sequence[int]], folded: bool) -> list[int]:
+    """The communicator of each instance: one for all when they are folded."""
+    if folded:
+        return [job.communicator(*instances)] * len(instances)
+    return [job.communicator(instance) for instance in instances]
 
 
 @dataclass
@@ -49,6 +57,7 @@ class _Stage:
 
     shape: Pipeline
     stage: int
+    replica: int
     rank: RankBuilder
     forward_lane: int
     backward_lane: int
@@ -120,7 +129,7 @@ class _Stage:
             self.rank.send(lane, self._peer(target), self.shape.transfer_ns, send)
 
     def _peer(self, distance: int) -> int:
-        return (self.stage + distance) % self.shape.stages * self.shape.replicas
+        return (self.stage + distance) % self.shape.stages * self.shape.replicas + self.replica
 
     def _order(self, before: int, after: int) -> None:
         self._event += 1

@@ -35,29 +35,43 @@ ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "
 class TileModel:
     """Fitted coefficients; `efficiency` and `overhead_s` per tile of TILES."""
 
-    efficiency: FloatArray  # share of the peak rate that a full wave of this tile reaches
-    overhead_s: FloatArray  # per wave: prologue, epilogue
+    efficiency: tuple[float, ...]  # share of the peak rate that a full wave of this tile reaches
+    overhead_s: tuple[float, ...]  # per wave: prologue, epilogue
     memory_efficiency: float  # share of the memory bandwidth
     split_s: float  # per split of k: the reduction of partial sums
     launch_s: float
 
 
+@dataclass(frozen=True)
+class Rates:
+    """What of a device a matrix product depends on; `peak` in FLOP/s, `bandwidth` in B/s."""
+
+    multiprocessors: int
+    peak: float
+    bandwidth: float
+    item_bytes: float
+
+    @staticmethod
+    def of(device: Device, dtype: str) -> Rates:
+        peak = device.peak_flops.get(dtype, device.vector_flops)
+        return Rates(device.multiprocessors, peak, device.memory_bandwidth, ITEM_BYTES.get(dtype, 2))
+
+
 def tile_seconds(
-    model: TileModel, device: Device, peak: float, item: float, m: FloatArray, n: FloatArray, k: FloatArray,
-    batch: FloatArray,
-) -> FloatArray:  # fmt: skip
-    """Seconds of `batch` products each; all arrays of one shape [...]; `peak` in FLOP/s, `item` bytes."""
+    model: TileModel, rates: Rates, m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray
+) -> FloatArray:
+    """Seconds of `batch` products each; all arrays of one shape [...]."""
     m_, n_, k_, batch_ = (a[..., None] for a in (m, n, k, batch))
     tile_m, tile_n, split = CHOICES.T
     efficiency = np.repeat(model.efficiency, SPLITS.size)
     overhead = np.repeat(model.overhead_s, SPLITS.size)
     tiles = np.ceil(m_ / tile_m) * np.ceil(n_ / tile_n) * split * batch_
-    waves = np.ceil(tiles / device.multiprocessors)
-    rate = peak / device.multiprocessors * efficiency
+    waves = np.ceil(tiles / rates.multiprocessors)
+    rate = rates.peak / rates.multiprocessors * efficiency
     wave = 2 * tile_m * tile_n * np.ceil(k_ / split / 32) * 32 / rate + overhead
     compute = (waves * wave + model.split_s * (split - 1)).min(axis=-1)
-    moved = item * (m * k + k * n + m * n) * batch
-    memory = moved / (device.memory_bandwidth * model.memory_efficiency)
+    moved = rates.item_bytes * (m * k + k * n + m * n) * batch
+    memory = moved / (rates.bandwidth * model.memory_efficiency)
     # A smooth maximum: loads and multiply-adds overlap, but not perfectly where both matter.
     return np.asarray(model.launch_s + (compute**4 + memory**4) ** 0.25)
 
@@ -79,7 +93,6 @@ class GemmEstimator:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._grids: dict[str, Grid | None] = {}
 
     def estimate(self, gemm: Gemm) -> tuple[float, Provenance]:
         """Seconds: the measured entry, else the model of that device, else one borrowed from the nearest."""
@@ -98,16 +111,12 @@ class GemmEstimator:
         fit = fit_for("gemm", device, dtype)
         seconds = float(model_seconds(fit, device, dtype, tokens, features, gemm.k, gemm.batch))
         if gemm.batch == 1:
-            seconds *= self._correction(dtype, tokens, features, gemm.k)
+            seconds *= self._correction(fit, dtype, tokens, features, gemm.k)
         return seconds, Provenance.LEARNED if fit.own else Provenance.ROOFLINE
 
-    def _correction(self, dtype: str, m: int, n: int, k: int) -> float:
+    def _correction(self, fit: Fit, dtype: str, m: int, n: int, k: int) -> float:
         """measured / model near that shape: trilinear in the logarithms, clamped at the grid's edge."""
-        if dtype not in self._grids:
-            table = gemm_table(self._device.key, dtype)
-            fit = fit_for("gemm", self._device, dtype)
-            self._grids[dtype] = None if table is None else residual_grid(table, self._device, dtype, fit)
-        grid = self._grids[dtype]
+        grid = _measured_grid(self._device.key, dtype, Rates.of(self._device, dtype), tile_model(fit))
         return 1.0 if grid is None else float(np.exp(interpolate(grid, np.log([[m, n, k]]))[0]))
 
 
@@ -115,35 +124,30 @@ def model_seconds(
     fit: Fit, device: Device, dtype: str, m: float, n: float, k: float, batch: float = 1.0
 ) -> FloatArray:
     """The tile model alone, on `device`'s own rates."""
-    peak = device.peak_flops.get(dtype, device.vector_flops)
     arrays = (np.asarray(value, dtype=np.float64) for value in (m, n, k, batch))
-    return tile_seconds(tile_model(fit), device, peak, ITEM_BYTES.get(dtype, 2), *arrays)
-
-
-@lru_cache
-def _tile_model(
-    efficiency: tuple[float, ...], overhead: tuple[float, ...], rest: tuple[float, ...]
-) -> TileModel:
-    return TileModel(np.array(efficiency), np.array(overhead), *rest)
+    return tile_seconds(tile_model(fit), Rates.of(device, dtype), *arrays)
 
 
 def tile_model(fit: Fit) -> TileModel:
     c = fit.coefficients
-    rest = tuple(float(c[name]) for name in ("memory_efficiency", "split_s", "launch_s"))
-    return _tile_model(tuple(c["efficiency"]), tuple(c["overhead_s"]), rest)
+    rest = (float(c[name]) for name in ("memory_efficiency", "split_s", "launch_s"))
+    return TileModel(tuple(c["efficiency"]), tuple(c["overhead_s"]), *rest)
 
 
 _CORRECTED_FROM = 16.0  # tokens; below, launch effects dominate and the clamped edge serves
 
 
-def residual_grid(table: GemmTable, device: Device, dtype: str, fit: Fit) -> Grid:
+@lru_cache
+def _measured_grid(device_key: str, dtype: str, rates: Rates, model: TileModel) -> Grid | None:
+    table = gemm_table(device_key, dtype)
+    return None if table is None else residual_grid(table, rates, model)
+
+
+def residual_grid(table: GemmTable, rates: Rates, model: TileModel) -> Grid:
     """How far the model is off on the measured shapes; where none was measured, not at all."""
     rows = table.m >= _CORRECTED_FROM
     m, n, k = np.meshgrid(table.m[rows], table.n, table.k, indexing="ij")
-    model = tile_seconds(
-        tile_model(fit), device, device.peak_flops[dtype], ITEM_BYTES[dtype], m, n, k, np.ones_like(m)
-    )
-    ratio = np.log(table.seconds[rows] / model)
+    ratio = np.log(table.seconds[rows] / tile_seconds(model, rates, m, n, k, np.ones_like(m)))
     return np.log(table.m[rows]), np.log(table.n), np.log(table.k), np.where(np.isnan(ratio), 0.0, ratio)
 
 

@@ -24,6 +24,12 @@ _FOREACH = re.compile(r"Functor<[^<>]*?, (\d+), (\d+), (\d+)>")
 _TENSOR_LISTS = re.compile(
     r"(?:TensorListMetadata|TensorListScalarListMetadata<[^>]*?|FusedOptimizerTensorListMetadata)<?,? ?(\d+)"
 )
+# Casts between fp32 and a 16-bit type, 6 bytes an element: the functor's own type says one side only.
+_CAST = re.compile(
+    r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\(float\)|direct_copy_kernel.*LoadWithCast"
+)
+_GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
+_MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
 _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
 
 
@@ -64,14 +70,16 @@ FAMILIES = (
     _family(r"batch_norm|batchnorm|bn_fw", 3),
     _family(r"[Ss]oft_?[Mm]ax_?(warp_)?[Bb]ackward|masked_softmax_warp_backward", 3, "softmax"),
     _family(r"[Ss]oft_?[Mm]ax", 2, "softmax"),
+    _family(r"nll_loss_(forward|backward)_reduce", 0),  # reads one element a row
     _family(r"nll_loss|cross_entropy", 1),
+    _family(r"lpnorm_cleanup|lpmax_cleanup", 0),  # one partial result a block
     _family(r"fused_dropout|masked_scale", 2.5),
-    _family(r"embedding_backward|compute_grad_weight|EmbeddingBackward", 3),
-    _family(r"indexSelect|vectorized_gather|index_elementwise|gatherTopK|embedding", 2),
+    _family(r"embedding_backward|compute_grad_weight|sum_and_scatter|EmbeddingBackward", 1.5),
     _family(r"CatArrayBatchedCopy", 2),
     _family(r"reduce_kernel|norm_kernel", 1),
     _family(r"scan|cumsum", 2),
     _family(r"radix|sort|Sort|topk|TopK", 6),
+    _family(r"cub::|thrust::", 4),
     _family(r"triu_tril", 2),
     _family(r"scatter|gather|index|take", 3),
     _family(r"pool", 2),
@@ -86,10 +94,14 @@ def traffic(kernel: Kernel) -> Traffic | None:
     """The bytes that kernel moves, or None when nothing about it tells."""
     family = next((f for f in FAMILIES if f.pattern.search(kernel.name)), None)
     variant = family.variant if family else "elementwise"
+    if _CAST.search(kernel.name) and kernel.elements is not None:
+        return Traffic(6.0 * kernel.elements, variant)
     if kernel.bytes is not None:
         return Traffic(float(kernel.bytes), variant)
     if "multi_tensor_apply" in kernel.name:
         return _multi_tensor(kernel)
+    if _GATHER.search(kernel.name):
+        return _gather(kernel)
     operands = _operands(kernel)
     item = item_bytes(kernel.name)
     if operands is not None:
@@ -102,7 +114,8 @@ def traffic(kernel: Kernel) -> Traffic | None:
         return Traffic(elements[0] * family.operands * item, variant, guessed=elements[1])
     if kernel.operator.sizes:
         total = sum(_numel(size) for size in kernel.operator.sizes) + _largest(kernel)
-        return Traffic(float(total * item), guessed=True)
+        threads = math.prod(kernel.grid) * math.prod(kernel.block)
+        return Traffic(float(min(total, threads * _MOST_PER_THREAD) * item), guessed=True)
     return None
 
 
@@ -140,23 +153,46 @@ def _elements(kernel: Kernel) -> tuple[float, bool]:
 
 
 def _multi_tensor(kernel: Kernel) -> Traffic:
-    """Blocks take chunks of up to 65,536 elements of each of `depth` tensor lists."""
-    item = item_bytes(kernel.name)
-    guessed = kernel.elements is None
-    elements = (
-        float(kernel.elements) if kernel.elements is not None else kernel.grid[0] * _CHUNK_ELEMENTS * 1.0
-    )
+    """A block takes a chunk of up to 65,536 elements of each of its tensor lists.
+
+    An operator's lists may take several launches; each gets its blocks' share of the operator's elements.
+    """
+    elements, guessed = _chunked_elements(kernel)
     functor = _FOREACH.search(kernel.name)
     if "Adam" in kernel.name:
         operands = 7.0  # reads parameter, gradient and both moments, writes all but the gradient
     elif "LpNorm" in kernel.name or "L2Norm" in kernel.name or "LpMax" in kernel.name:
         operands = 1.0
     elif functor is not None:
-        operands = float(functor[2]) + 1  # depth, arguments read, index of the result
+        operands = float(functor[2]) + 1  # <depth, arguments read, index of the result>
     else:
         lists = _TENSOR_LISTS.search(kernel.name)
-        operands = float(lists[1]) + 0.0 if lists else 2.0
-    return Traffic(elements * operands * item, guessed=guessed)
+        operands = max(float(lists[1]), 2.0) if lists else 2.0
+    return Traffic(elements * operands * item_bytes(kernel.name), guessed=guessed)
+
+
+def _chunked_elements(kernel: Kernel) -> tuple[float, bool]:
+    if kernel.elements is not None:
+        return float(kernel.elements), False
+    blocks = float(kernel.grid[0])
+    tensors = [count for count in map(_numel, kernel.operator.sizes) if count]
+    chunks = sum(math.ceil(count / _CHUNK_ELEMENTS) for count in tensors)
+    if chunks == 0:
+        return blocks * _CHUNK_ELEMENTS, True
+    return blocks * sum(tensors) / chunks, False
+
+
+def _gather(kernel: Kernel) -> Traffic | None:
+    """Rows of a table are read and written once; the index names how many."""
+    sizes = [size for size in kernel.operator.sizes if _numel(size)]
+    item = item_bytes(kernel.name.replace("long", ""))  # the index's type is not the rows'
+    if len(sizes) < 2:
+        elements = _elements(kernel)
+        return Traffic(2 * elements[0] * item, guessed=True)
+    table, index = sizes[0], sizes[1]
+    whole = len(index) == len(table) and index[-1] == table[-1]  # aten::gather: an index for each element
+    elements_read = _numel(index) if whole or len(table) < 2 else _numel(index) * table[-1]
+    return Traffic(2.0 * elements_read * item)
 
 
 def _triton(kernel: Kernel) -> Traffic:

@@ -1,0 +1,106 @@
+"""Collectives: measured curves within a node, rings and trees across nodes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maya.clusters import load
+from maya.estimate import Estimator, Provenance
+from maya.estimate.collectives import Placement, traffic_factor
+from maya.estimate.tables import collective_table
+from maya.trace.types import Collective
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
+NODE = tuple(range(8))
+RAIL = tuple(range(0, 64, 8))  # one device of each of eight nodes
+
+
+def seconds(cluster: str, *collectives: Collective) -> list[float]:
+    return list(Estimator(load(cluster)).estimate(collectives).seconds)
+
+
+def test_alone_in_its_communicator_is_free() -> None:
+    assert seconds("dgx-h100", Collective("all_reduce", "bf16", 1 << 30, (3,))) == [0.0]
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_a_measured_size_gets_its_measured_duration(kind: str) -> None:
+    sizes, measured = collective_table("h100_sxm")[kind, 8]
+    answer = Estimator(load("dgx-h100")).estimate([Collective(kind, "bf16", int(sizes[9]), NODE)])
+    assert answer.seconds[0] == pytest.approx(measured[9])
+    assert answer.provenance[0] == Provenance.PROFILED
+
+
+def test_between_measured_sizes_is_learned_and_between_nodes_a_roofline() -> None:
+    operations = [Collective("all_reduce", "bf16", 3_000_000, members) for members in (NODE, RAIL)]
+    assert list(Estimator(load("dgx-h100")).estimate(operations).provenance) == [
+        Provenance.LEARNED,
+        Provenance.ROOFLINE,
+    ]
+
+
+def test_large_rings_between_nodes_move_at_the_nics_rate() -> None:
+    size = 1 << 32
+    (time,) = seconds("dgx-a100", Collective("all_gather", "bf16", size, RAIL))
+    bus = size * traffic_factor("all_gather", 8) / time
+    assert 0.8 * 25e9 < bus < 25e9
+
+
+def test_a_whole_node_drives_all_its_nics() -> None:
+    rail, all_devices = seconds(
+        "dgx-a100",
+        Collective("all_reduce", "bf16", 1 << 30, RAIL),
+        Collective("all_reduce", "bf16", 1 << 30, tuple(range(64))),
+    )
+    assert all_devices < rail / 4
+
+
+def test_oversubscription_slows_only_what_leaves_the_node() -> None:
+    base = load("dgx-h100")
+    slow = base.model_copy(update={"oversubscription": 4.0})
+    operations = [Collective("all_gather", "bf16", 1 << 30, members) for members in (NODE, RAIL)]
+    before, after = (Estimator(cluster).estimate(operations).seconds for cluster in (base, slow))
+    assert after[0] == before[0]
+    assert after[1] > 3 * before[1]
+
+
+def test_pairs_with_a_bridge_are_faster_than_the_bus() -> None:
+    pair, four = seconds(
+        "a40-8",
+        Collective("all_reduce", "bf16", 1 << 28, (0, 1)),
+        Collective("all_reduce", "bf16", 1 << 28, (0, 1, 2, 3)),
+    )
+    assert pair < four / 2
+
+
+def test_sending_within_a_node_is_faster_than_between_nodes() -> None:
+    inside, between = seconds(
+        "dgx-h100",
+        Collective("send", "bf16", 1 << 26, (0, 1), peer=1),
+        Collective("send", "bf16", 1 << 26, (0, 8), peer=8),
+    )
+    assert inside < between / 3
+
+
+def test_placement_counts_nodes_and_devices_on_each() -> None:
+    assert Placement.of(tuple(range(16)), load("dgx-h100")) == Placement(16, 2, 8)
+    assert Placement.of(RAIL, load("dgx-h100")) == Placement(8, 8, 1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    size=st.integers(1, 1 << 32),
+    more=st.integers(2, 32),
+    ranks=st.integers(2, 64),
+    stride=st.sampled_from([1, 8]),
+    cluster=st.sampled_from(["dgx-a100", "dgx-v100", "a40-8"]),
+)
+def test_more_bytes_never_take_less_time(
+    kind: str, size: int, more: int, ranks: int, stride: int, cluster: str
+) -> None:
+    members = tuple(range(0, ranks * stride, stride))
+    small, large = seconds(
+        cluster, Collective(kind, "bf16", size, members), Collective(kind, "bf16", size * more, members)
+    )
+    assert 0 < small <= large * 1.05  # measured curves have a few microseconds of noise at their flat end

@@ -1,0 +1,109 @@
+"""Matrix products: measured entries first, then the fitted model, then a borrowed one."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maya.clusters import Cluster, load
+from maya.estimate import Estimates, Estimator, Provenance
+from maya.estimate.tables import gemm_table
+from maya.trace.types import Gemm
+
+SIZE = st.integers(1, 40_000)
+
+
+def estimate(cluster: str, *gemms: Gemm) -> Estimates:
+    return Estimator(load(cluster)).estimate(gemms)
+
+
+def linear(tokens: int, features: int, k: int, dtype: str = "bf16") -> Gemm:
+    """As PyTorch's linear arrives: row-major out[tokens, features] is column-major m=features, n=tokens."""
+    return Gemm(m=features, n=tokens, k=k, dtype=dtype, transpose_a=True)
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"])
+def test_a_measured_shape_gets_its_measured_duration(cluster: str) -> None:
+    table = gemm_table(load(cluster).device.key, "bf16")
+    assert table is not None
+    answer = estimate(cluster, linear(4096, 8192, 2048))
+    assert answer.seconds[0] == table.exact(4096, 8192, 2048)
+    assert answer.provenance[0] == Provenance.PROFILED
+
+
+def test_tokens_are_the_tables_m() -> None:
+    """128 tokens x 65,536 features is another kernel than 65,536 x 128."""
+    table = gemm_table("h100_sxm", "bf16")
+    assert table is not None
+    rows = table.m == 128
+    measured = table.seconds[rows, table.n == 65536, table.k == 4096]
+    assert estimate("dgx-h100", linear(128, 65536, 4096)).seconds[0] == measured
+
+
+def test_a_shape_between_measured_ones_is_learned() -> None:
+    answer = estimate("dgx-h100", linear(4096, 4608, 12288))
+    assert answer.provenance[0] == Provenance.LEARNED
+    around = estimate("dgx-h100", linear(4096, 4096, 12288), linear(4096, 5120, 12288)).seconds
+    assert around[0] * 0.95 < answer.seconds[0] < around[1] * 1.05
+
+
+def test_backward_layouts_are_learned_from_the_forward_neighbour() -> None:
+    forward = linear(4096, 8192, 2048)
+    dgrad = Gemm(m=8192, n=4096, k=2048)
+    wgrad = Gemm(m=8192, n=4096, k=2048, transpose_b=True)
+    answer = estimate("dgx-h100", forward, dgrad, wgrad)
+    assert list(answer.provenance) == [Provenance.PROFILED, Provenance.LEARNED, Provenance.LEARNED]
+    assert answer.seconds[1:] == pytest.approx(answer.seconds[0], rel=0.01)
+
+
+def test_a_device_without_measurements_borrows_and_says_so() -> None:
+    base = load("dgx-h100")
+    unknown = base.model_copy(update={"device": base.device.model_copy(update={"key": "h20_sxm"})})
+    answer = Estimator(unknown).estimate([linear(4096, 8192, 2048)])
+    assert answer.provenance[0] == Provenance.ROOFLINE
+    assert answer.seconds[0] == pytest.approx(
+        estimate("dgx-h100", linear(4096, 8192, 2048)).seconds[0], rel=0.2
+    )
+
+
+def test_fp16_and_bf16_take_the_same_time() -> None:
+    seconds = estimate("dgx-a100", linear(4096, 8192, 2048), linear(4096, 8192, 2048, "fp16")).seconds
+    assert seconds[0] == seconds[1]
+
+
+def test_narrow_types_are_faster() -> None:
+    fp8, bf16, fp32 = estimate(
+        "dgx-h100", *(linear(8192, 8192, 8192, d) for d in ("fp8", "bf16", "fp32"))
+    ).seconds
+    assert fp8 < bf16 < fp32
+
+
+def test_flops_are_two_a_multiply_add() -> None:
+    assert estimate("dgx-h100", Gemm(m=3, n=5, k=7, batch=11)).flops[0] == 2 * 3 * 5 * 7 * 11
+
+
+def test_batched_product_costs_less_than_its_parts() -> None:
+    batched, single = estimate("dgx-a100", Gemm(128, 128, 64, batch=96), Gemm(128, 128, 64)).seconds
+    assert single < batched < 96 * single
+
+
+@settings(max_examples=60, deadline=None)
+@given(tokens=SIZE, features=SIZE, k=SIZE)
+def test_no_product_beats_the_datasheet(tokens: int, features: int, k: int) -> None:
+    device = load("dgx-h100").device
+    answer = estimate("dgx-h100", linear(tokens, features, k))
+    assert np.isfinite(answer.seconds[0])
+    assert answer.seconds[0] > answer.flops[0] / device.peak_flops["bf16"]
+
+
+@pytest.fixture(scope="module")
+def borrowed() -> Cluster:
+    base = load("dgx-a100")
+    return base.model_copy(update={"device": base.device.model_copy(update={"key": "unmeasured"})})
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=SIZE, n=SIZE, k=SIZE, more=st.integers(2, 4))
+def test_roofline_grows_with_the_contraction(borrowed: Cluster, m: int, n: int, k: int, more: int) -> None:
+    small, large = Estimator(borrowed).estimate([Gemm(m, n, k), Gemm(m, n, k * more)]).seconds
+    assert 0 < small <= large

@@ -1,0 +1,169 @@
+"""Kernels by name: what PyTorch 2.11 launches, and the bytes or flops each stands for."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maya.clusters import load
+from maya.estimate import Estimator, Provenance, attention, kernels
+from maya.trace.types import Kernel, Memcpy, Memset, Operator
+
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
+)
+TO_BF16 = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda("
+    "at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul> >(int)"
+)
+SOFTMAX = (
+    "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16, "
+    "at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue>(c10::BFloat16*, c10::BFloat16 const*, int)"
+)
+NORM = (
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>(int, float, "
+    "float const*, float const*, float const*, float*, float*, float*)"
+)
+NORM_BACKWARD = (
+    "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<float, float, false>()"
+)
+GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long)"
+FOREACH = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+    "TensorListMetadata<3>, at::native::(anonymous namespace)::PointwiseOpScalarFunctor<float, 3, 3, 0>, "
+    "std::multiplies<float>, float>()"
+)
+FUSED_ADAM = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+    "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, "
+    "(at::native::ADAM_MODE)1, false>, float const*, double>()"
+)
+TRAITS = (
+    "<128, 128, 64, 4, false, false, cutlass::bfloat16_t, "
+    "Flash_kernel_traits<128, 128, 64, 4, cutlass::bfloat16_t> >"
+)
+FLASH = (
+    f"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits{TRAITS}, false, %s, false, false, true, "
+    "true, false, false>(pytorch_flash::Flash_fwd_params)"
+)
+FLASH_BACKWARD = (
+    f"void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits{TRAITS}, "
+    "false, true, false, false, true, true, false>(pytorch_flash::Flash_bwd_params)"
+)
+
+
+def kernel(name: str, grid: int = 1024, sizes: tuple[tuple[int, ...], ...] = (), **known: int) -> Kernel:
+    return Kernel(name, (grid, 1, 1), (128, 1, 1), operator=Operator("aten::op", sizes), **known)
+
+
+def moved(*arguments: object, **known: object) -> float:
+    traffic = kernels.traffic(kernel(*arguments, **known))  # type: ignore[arg-type]
+    assert traffic is not None
+    return traffic.bytes
+
+
+def test_recorded_bytes_are_taken_as_they_are() -> None:
+    assert moved(ADD, bytes=12345) == 12345
+
+
+def test_operands_times_elements_times_item() -> None:
+    assert moved(ADD, elements=1000) == 3 * 1000 * 2
+
+
+def test_elements_come_from_the_operator_when_none_were_recorded() -> None:
+    assert moved(ADD, sizes=((8, 1024), (8, 1024), ())) == 3 * 8192 * 2
+
+
+def test_cast_to_16_bit_reads_four_and_writes_two() -> None:
+    assert moved(TO_BF16, elements=1000, bytes=8000) == 6000
+
+
+def test_softmax_reads_and_writes_once() -> None:
+    assert moved(SOFTMAX, sizes=((4, 1000), (), ())) == 2 * 4000 * 2
+
+
+def test_layer_norm_backward_walks_three_tensors() -> None:
+    assert moved(NORM, sizes=((16, 64), (64,))) == 2 * 1024 * 4
+    assert moved(NORM_BACKWARD, sizes=((16, 64), (16, 64), ())) == 3 * 1024 * 4
+
+
+def test_gather_moves_rows_not_the_table() -> None:
+    assert moved(GATHER, sizes=((50304, 768), (8192,))) == 2 * 8192 * 768 * 4
+
+
+def test_foreach_counts_the_operators_elements_by_its_blocks() -> None:
+    sizes = ((3 * 65536,), (65536,), (32768,)) * 3  # three lists of three tensors; 5 chunks a list
+    traffic = kernels.traffic(kernel(FOREACH, grid=5, sizes=sizes))
+    assert traffic is not None
+    assert traffic.bytes == pytest.approx(4.5 * 65536 * 4 * 4)  # three read, one written, fp32
+
+
+def test_fused_adam_reads_four_lists_and_writes_three() -> None:
+    assert moved(FUSED_ADAM, grid=10, elements=1000) == 7 * 1000 * 4
+
+
+def test_unknown_kernel_is_named_and_charged_the_floor() -> None:
+    answer = Estimator(load("dgx-h100")).estimate([kernel("mystery")])
+    assert answer.unknown == ("kernel mystery",)
+    assert answer.provenance[0] == Provenance.UNKNOWN
+    assert answer.seconds[0] > 0
+
+
+def test_a_guess_from_the_grid_is_no_better_than_a_roofline() -> None:
+    answer = Estimator(load("dgx-a100")).estimate([kernel(ADD), kernel(ADD, elements=1 << 20)])
+    assert list(answer.provenance) == [Provenance.ROOFLINE, Provenance.LEARNED]
+
+
+@pytest.mark.parametrize(("causal", "share"), [("true", 0.5), ("false", 1.0)])
+def test_flash_attention_is_read_from_name_and_grid(causal: str, share: float) -> None:
+    fused = attention.recognise(Kernel(FLASH % causal, (16, 4, 32), (128, 1, 1)))
+    assert fused is not None
+    assert (fused.batch, fused.heads, fused.queries, fused.head_dim) == (4, 32, 2048, 128)
+    assert fused.flops == 4 * share * 4 * 32 * 2048**2 * 128
+
+
+def test_flash_attention_prefers_the_operators_sizes() -> None:
+    shape = (2, 1000, 16, 128)
+    operator = Operator("aten::_flash_attention_forward", (shape, shape, shape))
+    fused = attention.recognise(Kernel(FLASH % "true", (8, 2, 16), (128, 1, 1), operator=operator))
+    assert fused is not None
+    assert (fused.batch, fused.queries, fused.heads, fused.keys) == (2, 1000, 16, 1000)
+
+
+def test_attention_backward_has_two_and_a_half_times_the_flops_and_more_than_twice_the_time() -> None:
+    forward = Kernel(FLASH % "true", (32, 4, 32), (128, 1, 1))
+    backward = Kernel(FLASH_BACKWARD, (64, 4, 32), (256, 1, 1))
+    answer = Estimator(load("dgx-a100")).estimate([forward, backward])
+    assert answer.flops[1] == 2.5 * answer.flops[0]
+    assert 2 < answer.seconds[1] / answer.seconds[0] < 4
+    assert list(answer.provenance) == [Provenance.LEARNED, Provenance.ROOFLINE]
+
+
+def test_attention_helpers_are_charged_by_bytes_without_flops() -> None:
+    shape = (2, 1024, 16, 128)
+    operator = Operator("aten::_flash_attention_backward", (shape,) * 5)
+    name = "void pytorch_flash::flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<64> >()"
+    answer = Estimator(load("dgx-a100")).estimate([Kernel(name, (8, 2, 16), (256, 1, 1), operator=operator)])
+    assert answer.flops[0] == 0
+    assert answer.seconds[0] < 50e-6
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 1 << 34), st.integers(2, 16))
+def test_memory_time_grows_with_bytes(size: int, more: int) -> None:
+    for cluster in ("dgx-v100", "dgx-b200"):
+        operations = [
+            kernel(ADD, bytes=size),
+            kernel(ADD, bytes=size * more),
+            Memset(size),
+            Memset(size * more),
+        ]
+        seconds = Estimator(load(cluster)).estimate(operations).seconds
+        assert 0 < seconds[0] < seconds[1]
+        assert 0 < seconds[2] < seconds[3]
+
+
+def test_pageable_copies_are_slower_than_pinned() -> None:
+    copies = [Memcpy("h2d", 1 << 28), Memcpy("h2d", 1 << 28, pinned=False), Memcpy("d2d", 1 << 28)]
+    pinned, pageable, inside = Estimator(load("dgx-h100")).estimate(copies).seconds
+    assert inside < pinned < pageable

@@ -147,9 +147,7 @@ def generate(tables: Path, output: Path) -> None:
         f'    {{"{row.symbol}", reinterpret_cast<void*>(&{row.symbol}), {row.since}, {row.until}}},'
         for row in interposed
     )
-    table = "\n".join(
-        f'    "{row.symbol}\\t{row.library}\\t{effective(row, by_symbol)}\\n"' for row in rows
-    )
+    table = "\n".join(f'    "{row.symbol}\\t{row.library}\\t{effective(row, by_symbol)}\\n"' for row in rows)
     symbols = SYMBOLS.replace("@ROWS@", entries).replace("@TABLE@", table)
     extra = ["maya_*", "InitializeInjectionNvtx2", "dlsym", "dlopen", "dlvsym"]
     exports = "{ global:\n" + "".join(f"  {name};\n" for name in [r.symbol for r in interposed] + extra)

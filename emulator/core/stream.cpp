@@ -1,6 +1,7 @@
 #include "core/stream.h"
 
 #include <algorithm>
+#include <string>
 
 #include "core/handle_pool.h"
 #include "core/process_state.h"
@@ -116,6 +117,9 @@ Stream* create_stream(int device, unsigned flags, int priority) {
   stream->device = device;
   stream->flags = flags;
   stream->priority = priority;
+  constexpr unsigned kNonBlocking = 1;
+  if (!(flags & kNonBlocking))  // it waits for the legacy default stream, and that for it
+    annotate("{\"stream\": " + std::to_string(stream->index) + ", \"blocking\": true}");
   return stream;
 }
 
@@ -277,6 +281,17 @@ CaptureInfo capture_info(Stream* stream) {
   if (const Capture::Branch* branch = branch_of(*capture, stream))
     for (GraphNode* tail : branch->tails) add_visible(info.dependencies, tail);
   return info;
+}
+
+int update_dependencies(Stream* stream, const std::vector<GraphNode*>& dependencies, bool replace) {
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (!capture) return kInvalidValue;
+  std::lock_guard lock(capture->mutex);
+  Capture::Branch* branch = branch_of(*capture, stream);
+  if (!branch || capture->status != CaptureStatus::kActive) return kCaptureInvalidated;
+  if (replace) branch->tails.clear();
+  branch->tails.insert(branch->tails.end(), dependencies.begin(), dependencies.end());
+  return kSuccess;
 }
 
 bool capturing(void* stream_handle) {

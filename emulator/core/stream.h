@@ -130,6 +130,8 @@ struct CaptureInfo {
 CaptureInfo capture_info(Stream* stream);
 // The nodes a node waits for, seen through events, which are edges in CUDA's graphs.
 std::vector<GraphNode*> visible_dependencies(const GraphNode& node);
+// What the next node captured from `stream` waits for; `replace`: only for these.
+int update_dependencies(Stream* stream, const std::vector<GraphNode*>& dependencies, bool replace);
 bool capturing(void* stream_handle);
 int exchange_capture_mode(int* mode);  // per thread
 // Under a thread's strict mode, calls such as cudaMalloc while any capture is active are errors; 0 or

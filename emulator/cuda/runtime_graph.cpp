@@ -27,6 +27,12 @@ int give_nodes(const std::vector<GraphNode*>& found, void** nodes, std::size_t* 
   return cudaSuccess;
 }
 
+std::vector<GraphNode*> given_nodes(void** nodes, std::size_t count) {
+  std::vector<GraphNode*> given;
+  for (std::size_t index = 0; index < count; ++index) given.push_back(static_cast<GraphNode*>(nodes[index]));
+  return given;
+}
+
 int give_capture_info(void* handle, int* status, unsigned long long* id, void** graph, const void** dependencies,
                       std::size_t* count) {
   Stream* stream = find_stream(handle);
@@ -51,6 +57,17 @@ int cudaStreamBeginCapture(void* handle, int mode) {
   const Call call;
   Stream* stream = find_stream(handle);
   return result(stream ? begin_capture(stream, mode) : cudaErrorInvalidResourceHandle);
+}
+
+int cudaStreamBeginCaptureToGraph(void* handle, void* graph_handle, void** dependencies, const void*, std::size_t count,
+                                  int mode) {
+  const Call call;
+  Stream* stream = find_stream(handle);
+  Graph* graph = find_graph(graph_handle);
+  if (!stream) return result(cudaErrorInvalidResourceHandle);
+  if (!graph) return result(cudaErrorInvalidValue);
+  if (const int error = begin_capture(stream, mode, graph)) return result(error);
+  return result(update_dependencies(stream, given_nodes(dependencies, count), true));
 }
 
 int cudaStreamEndCapture(void* handle, void** graph) {
@@ -85,6 +102,19 @@ int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* id, 
                              const void** dependencies, const void** edges, std::size_t* count) {
   if (runtime_major() < 13) return give_capture_info(stream, status, id, nullptr, nullptr, nullptr);
   return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, edges, count);
+}
+
+// CUDA 12: (stream, dependencies, count, flags); CUDA 13 has edges before the count.
+int cudaStreamUpdateCaptureDependencies(void* handle, void** dependencies, std::uintptr_t edges_or_count,
+                                        std::size_t count_or_flags, unsigned flags) {
+  const Call call;
+  Stream* stream = find_stream(handle);
+  if (!stream) return result(cudaErrorInvalidResourceHandle);
+  const bool edges = runtime_major() >= 13;
+  const std::size_t count = edges ? count_or_flags : edges_or_count;
+  constexpr unsigned kSet = 1;  // cudaStreamSetCaptureDependencies; 0 adds
+  const bool replace = (edges ? flags : static_cast<unsigned>(count_or_flags)) & kSet;
+  return result(update_dependencies(stream, given_nodes(dependencies, count), replace));
 }
 
 int cudaThreadExchangeStreamCaptureMode(int* mode) { return result(exchange_capture_mode(mode)); }

@@ -1,6 +1,8 @@
 // Kernels: registration, launch, attributes, occupancy.
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "core/device.h"
@@ -43,6 +45,15 @@ bool launchable(const KernelInfo& kernel, const dim3& grid, const dim3& block) {
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
   return grid.x && grid.y && grid.z && threads && threads <= static_cast<std::uint64_t>(kernel.max_threads_per_block) &&
          grid.y <= 65535 && grid.z <= 65535 && block.z <= 64;
+}
+
+// Blocks in a cluster, from the launch attribute cudaLaunchAttributeClusterDimension.
+int cluster_blocks(const LaunchConfig& config) {
+  constexpr int kClusterDimension = 4;
+  for (const LaunchAttribute& attribute : std::span(config.attrs, config.numAttrs))
+    if (attribute.id == kClusterDimension)
+      return static_cast<int>(attribute.value[0] * attribute.value[1] * attribute.value[2]);
+  return 1;
 }
 
 int launch(const void* function, const dim3& grid, const dim3& block, void** args, std::size_t shared_bytes, void* stream) {
@@ -189,6 +200,32 @@ int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const vo
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_size,
                                                   std::size_t shared_bytes) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
+}
+
+int cudaOccupancyAvailableDynamicSMemPerBlock(std::size_t* bytes, const void* function, int blocks, int) {
+  const Call call;
+  const KernelInfo* kernel = find_kernel(function);
+  if (!kernel || blocks <= 0) return result(cudaErrorInvalidValue);
+  const RankConfig& config = rank_config();
+  const int reserved = device_attribute(111, current_device()).value_or(0) + kernel->static_shared_bytes;
+  const int share = config.shared_memory_per_multiprocessor / blocks - reserved;
+  *bytes = static_cast<std::size_t>(std::clamp(share, 0, config.shared_memory_per_block_optin));
+  return cudaSuccess;
+}
+
+int cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const LaunchConfig*) {
+  *size = device_attribute(120, current_device()).value_or(0) ? 8 : 1;  // the portable cluster size
+  return cudaSuccess;
+}
+
+int cudaOccupancyMaxActiveClusters(int* clusters, const void* function, const LaunchConfig* config) {
+  const Call call;
+  const KernelInfo* kernel = find_kernel(function);
+  if (!kernel) return result(cudaErrorInvalidDeviceFunction);
+  const dim3 block = config->blockDim;
+  const int resident = blocks_per_multiprocessor(*kernel, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
+  *clusters = rank_config().multiprocessors * resident / cluster_blocks(*config);
+  return cudaSuccess;
 }
 
 }  // extern "C"

@@ -135,11 +135,17 @@ struct FuncAttributes {
   int reserved[16];
 };
 
+struct LaunchAttribute {
+  int id;
+  char pad[4];
+  std::uint32_t value[16];  // a union of 64 bytes
+};
+
 struct LaunchConfig {
   dim3 gridDim, blockDim;
   std::size_t dynamicSmemBytes;
   void* stream;
-  void* attrs;
+  LaunchAttribute* attrs;
   unsigned numAttrs;
 };
 

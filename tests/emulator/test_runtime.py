@@ -1,0 +1,364 @@
+"""The CUDA runtime, met through an unmodified PyTorch wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maya.trace.format import HEADER, rank_path, read_rank
+from maya.trace.types import RecordKind
+
+pytest.importorskip("torch")
+Emulate = Callable[..., Any]
+
+BLOCKING, GRAPH = 1, 2
+
+
+def kinds(run: Any) -> list[RecordKind]:
+    return [RecordKind(kind) for kind in run.trace.records["kind"]]
+
+
+def test_device_reports_what_the_configuration_says(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        p = torch.cuda.get_device_properties(1)
+        result = [torch.cuda.device_count(), p.name, p.total_memory, p.multi_processor_count, p.major, p.minor,
+                  p.L2_cache_size, p.shared_memory_per_block_optin, p.regs_per_multiprocessor, p.warp_size]
+        """,
+        devices=2,
+        device_name="NVIDIA A100-SXM4-80GB",
+        memory_bytes=85_097_971_712,
+        multiprocessors=108,
+        major=8,
+        minor=0,
+        l2_bytes=41_943_040,
+        shared_memory_per_block_optin=166_912,
+    )
+    assert run.result == [
+        2,
+        "NVIDIA A100-SXM4-80GB",
+        85_097_971_712,
+        108,
+        8,
+        0,
+        41_943_040,
+        166_912,
+        65536,
+        32,
+    ]
+
+
+def test_training_step_repeats_its_hash(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with torch.autograd.profiler.emit_nvtx(record_shapes=True):
+            for _ in range(4):
+                x, y = torch.randn(16, 64).cuda(), torch.zeros(16, dtype=torch.long).cuda()
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """
+    )
+    steps = run.trace.records[run.trace.records["kind"] == RecordKind.STEP]
+    assert steps["arg"].tolist() == [1, 2, 3, 4]
+    hashes = steps["hash"].tolist()
+    assert hashes[1] == hashes[2] == hashes[3]
+    assert hashes[0] != hashes[1]  # the first step makes the optimizer's state
+    operators = {context["operator"] for context in run.trace.contexts.values()}
+    assert {"aten::addmm", "aten::gelu", "aten::mm"} <= operators  # forward and backward
+
+
+def test_operator_context_carries_shapes_without_ids(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(4, 8, device="cuda")
+        with torch.autograd.profiler.emit_nvtx(record_shapes=True):
+            x.relu()
+            x.relu()
+        """
+    )
+    relu = [context for context in run.trace.contexts.values() if context["operator"] == "aten::clamp_min"]
+    assert [context["sizes"] for context in relu] == ["[[4, 8], []]"]
+
+
+def test_elementwise_kernel_tells_elements_and_bytes(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(1024, 1024, device="cuda")
+        y = x * x
+        """
+    )
+    fill, multiply = run.launched("kernel")
+    assert "FillFunctor<float>" in fill["kernel"]
+    assert (fill["elements"], fill["bytes"]) == (1 << 20, 4 << 20)
+    assert (multiply["elements"], multiply["bytes"]) == (1 << 20, 12 << 20)
+
+
+def test_values_return_from_the_device(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        small = torch.tensor([3.5, -2.0]).cuda()
+        large = torch.full((1 << 20,), 7.0).cuda()
+        pinned = torch.arange(5).pin_memory()
+        result = [small[1].item(), pinned.cuda(non_blocking=True).cpu().tolist(), large.cpu().sum().item(),
+                  pinned.is_pinned()]
+        """
+    )
+    assert run.result == [-2.0, [0, 1, 2, 3, 4], 0.0, True]  # more than 64 KiB reads as zeros
+
+
+def test_reading_back_blocks_the_host(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(8, device="cuda")
+        x.cpu()
+        """
+    )
+    records = run.trace.records
+    copies = records[records["kind"] == RecordKind.MEMCPY]
+    assert copies["flags"].tolist() == [BLOCKING]  # pageable destination
+
+
+def test_out_of_memory_is_pytorchs_own_with_its_numbers(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        kept = torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+        try:
+            torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError as error:
+            result = str(error)
+        """,
+        memory_bytes=1 << 30,
+        context_bytes=100 << 20,
+    )
+    assert (
+        "Tried to allocate 600.00 MiB. GPU 0 has a total capacity of 1024.00 MiB of which 412.00 MiB"
+        in run.result
+    )
+    header = np.fromfile(run.trace.path, HEADER, count=1)[0]
+    assert header["oom_count"] > 0
+    assert (header["oom_requested_bytes"], header["oom_free_bytes"]) == (600 << 20, 412 << 20)
+    assert run.trace.peak_reserved_bytes == 512 << 20
+
+
+def test_freed_memory_can_be_taken_again(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        for _ in range(3):
+            x = torch.empty(700 << 20, dtype=torch.uint8, device="cuda")
+            del x
+            torch.cuda.empty_cache()
+        result = torch.cuda.mem_get_info()
+        """,
+        memory_bytes=1 << 30,
+        context_bytes=100 << 20,
+    )
+    assert run.result == [924 << 20, 1 << 30]
+    assert run.count(RecordKind.ALLOCATE) == run.count(RecordKind.FREE) == 3
+
+
+def test_stream_waits_for_recorded_event(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        side, event, never = torch.cuda.Stream(), torch.cuda.Event(), torch.cuda.Event()
+        x = torch.ones(8, device="cuda")
+        event.record()
+        side.wait_event(never)
+        side.wait_event(event)
+        with torch.cuda.stream(side):
+            x + 1
+        event.synchronize()
+        torch.cuda.synchronize()
+        """
+    )
+    records = run.trace.records
+    recorded = records[records["kind"] == RecordKind.EVENT_RECORD]
+    waited = records[records["kind"] == RecordKind.STREAM_WAIT_EVENT]
+    assert waited["arg"].tolist() == recorded["arg"].tolist()  # the wait for an unrecorded event is no wait
+    assert recorded["stream"][0] == 0 and waited["stream"][0] != 0
+    assert kinds(run)[-2:] == [RecordKind.EVENT_SYNCHRONIZE, RecordKind.DEVICE_SYNCHRONIZE]
+
+
+def test_elapsed_time_counts_operations_and_says_so(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(8, device="cuda")
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        x + 1
+        x * 2
+        end.record()
+        end.synchronize()
+        result = [start.elapsed_time(end), start.query()]
+        """
+    )
+    assert run.result == [2.0, True]
+    assert any("cudaEventElapsedTime" in reason for reason in run.trace.uncovered)
+
+
+def test_captured_graph_replays_its_records_at_each_launch(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(64, device="cuda")
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(graph):
+            y = x + 1
+            side.wait_stream(torch.cuda.current_stream())  # a branch joins through events
+            with torch.cuda.stream(side):
+                z = y * 2
+            torch.cuda.current_stream().wait_stream(side)
+            w = z - 3
+        for _ in range(2):
+            graph.replay()
+        """
+    )
+    records = run.trace.records
+    replayed = records[(records["flags"] & GRAPH) != 0]
+    kernels = replayed[replayed["kind"] == RecordKind.KERNEL]
+    assert len(kernels) % 2 == 0 and len(kernels) >= 6
+    first, second = np.split(replayed, 2)
+    for field in ("kind", "op", "stream"):
+        assert first[field].tolist() == second[field].tolist()
+    assert len(set(first["stream"].tolist())) == 2  # the branch keeps a stream of its own
+    assert RecordKind.STREAM_WAIT_EVENT in first["kind"]
+
+
+def test_capture_that_a_branch_does_not_rejoin_is_an_error(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(64, device="cuda")
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        try:
+            with torch.cuda.graph(graph):
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    x * 2
+            result = "captured"
+        except RuntimeError as error:
+            result = str(error)
+        """
+    )
+    assert "unjoined" in run.result
+
+
+def test_device_synchronize_under_capture_is_an_error(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(64, device="cuda")
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                torch.cuda.synchronize()
+            result = "captured"
+        except RuntimeError as error:
+            result = str(error)
+        """
+    )
+    assert "capturing" in run.result
+
+
+def test_unsupported_call_is_refused_by_name(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import ctypes
+        library = ctypes.CDLL("libcuda.so.1")
+        result = [library.cusparseSpMM(), library.cusparseSpMM(), library.cudaGraphicsUnregisterResource()]
+        """
+    )
+    assert run.result == [10, 10, 801]  # CUSPARSE_STATUS_NOT_SUPPORTED, cudaErrorNotSupported
+    assert {"cusparse.cusparseSpMM", "cudart.cudaGraphicsUnregisterResource"} <= set(run.trace.unsupported)
+    assert run.stderr.count("cusparseSpMM") == 1
+
+
+def test_destroyed_and_foreign_handles_are_told(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import ctypes
+        cuda = ctypes.CDLL("libcuda.so.1")
+        stream, event, handle = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        made = [cuda.cudaStreamCreate(ctypes.byref(stream)), cuda.cudaEventCreate(ctypes.byref(event))]
+        foreign = ctypes.create_string_buffer(4096)
+        result = made + [cuda.cudaStreamDestroy(stream), cuda.cudaStreamDestroy(stream),
+                         cuda.cudaEventRecord(event, stream), cuda.cudaEventRecord(foreign, None),
+                         cuda.cudaFree(foreign), cuda.cusparseDestroy(foreign),
+                         cuda.cusparseCreate(ctypes.byref(handle)), cuda.cusparseDestroy(handle),
+                         cuda.cusparseDestroy(handle)]
+        """
+    )
+    assert run.result == [0, 0, 0, 400, 400, 400, 1, 3, 0, 0, 3]
+
+
+def test_host_function_runs_in_stream_order(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import ctypes
+        cuda = ctypes.CDLL("libcuda.so.1")
+        seen = []
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: seen.append(data))
+        result = [cuda.cudaLaunchHostFunc(None, callback, ctypes.c_void_p(7)), seen]
+        """
+    )
+    assert run.result == [0, [7]]
+
+
+def test_host_time_leaves_out_sleep_and_counts_work(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import time, torch
+        x = torch.ones(8, device="cuda")
+        x + 1
+        before = time.thread_time_ns()
+        time.sleep(0.2)
+        while time.thread_time_ns() - before < 50_000_000:
+            pass
+        x + 1
+        """
+    )
+    kernels = run.trace.records[run.trace.records["kind"] == RecordKind.KERNEL]
+    assert 50_000_000 <= kernels["host_ns"][2] < 150_000_000
+
+
+def test_rank_begins_after_fork_with_the_parents_kernels(emulate: Emulate, tmp_path: Any) -> None:
+    run = emulate(
+        """
+        import ctypes, os, torch
+        from pathlib import Path
+        directory = Path("child")
+        directory.mkdir()
+        Path("child.config").write_text(f"trace_dir {directory.resolve()}\\nrank 3\\nworld 4\\n")
+        # this process is a rank itself; the fork server is not: leave recording to a fresh child
+        import subprocess, sys
+        code = '''
+        import ctypes, os, torch
+        child = os.fork()
+        if child == 0:
+            assert ctypes.CDLL(None).maya_begin_rank(b"child.config") == 0
+            torch.ones(8, device="cuda").add_(1)
+            os._exit(0)
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        '''
+        import textwrap
+        result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)]).returncode
+        """
+    )
+    assert run.result == 0
+    child = read_rank(rank_path(tmp_path / "child", 3))
+    assert child.rank == 3
+    assert np.count_nonzero(child.records["kind"] == RecordKind.KERNEL) == 2

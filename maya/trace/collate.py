@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.types import Run
-from maya.trace.communicators import Announced, fold, join_instances
+from maya.trace.classes import as_rank, lanes_of, refine
+from maya.trace.communicators import Announced, Instance, fold, join_instances
 from maya.trace.format import (
     FLAG_BLOCKING,
     FLAG_GRAPH,
@@ -48,17 +49,14 @@ def collate(run: Run) -> JobTrace:
 
     Raises TraceError when a file is damaged or ranks disagree on what they did together.
     """
-    representatives = sorted(set(run.representative_of))
     if len(run.representative_of) != run.world:
-        raise TraceError(
-            f"{len(run.representative_of)} ranks have a representative, the world is {run.world}"
-        )
-    class_of_rank = np.searchsorted(representatives, run.representative_of).astype(np.int32)
-    raws = [read_rank(rank_path(run.directory, rank)) for rank in representatives]
+        raise TraceError(f"{len(run.representative_of)} representatives for a world of {run.world} ranks")
     notes: list[str] = list(run.notes)
-    cuts = [_cut(raw, run, notes) for raw in raws]
-
-    instances = join_instances(_announced(run, raws), run.world)
+    traced = [read_rank(rank_path(run.directory, rank)) for rank in sorted(set(run.representative_of))]
+    announced = _announced(run, traced)
+    instances = join_instances(announced, run.world)
+    raws, cuts, class_of_rank = _classes(run, traced, announced, instances, notes)
+    representatives = [raw.rank for raw in raws]
     communicators, lookup = fold(instances, representatives, class_of_rank)
     table = OperationTable()
     tables, parties = [], []
@@ -82,6 +80,28 @@ def collate(run: Run) -> JobTrace:
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _classes(
+    run: Run, traced: list[RawRank], announced: Announced, instances: dict[str, Instance], notes: list[str]
+) -> tuple[list[RawRank], list[_Cut], NDArray[np.int32]]:
+    """(trace, iteration) of each class of ranks that make the same calls and meet the same classes."""
+    cut_of = {raw.rank: _cut(raw, run, notes) for raw in traced}
+    raw_of = {raw.rank: raw for raw in traced}
+    lanes = {raw.rank: lanes_of(cut_of[raw.rank].records, raw.communicators) for raw in traced}
+    class_of_rank = refine(run.representative_of, lanes, announced, instances).astype(np.int32)
+    _, lowest = np.unique(class_of_rank, return_index=True)
+    raws, cuts = [], []
+    for number, rank in enumerate(lowest.tolist()):
+        source = run.representative_of[rank]
+        rank = source if class_of_rank[source] == number else rank
+        raw, cut = raw_of[source], cut_of[source]
+        if rank != source:
+            raw, records = as_rank(raw, cut.records, rank, announced)
+            cut = _Cut(records, cut.iterations)
+        raws.append(raw)
+        cuts.append(cut)
+    return raws, cuts, class_of_rank
 
 
 def _announced(run: Run, raws: list[RawRank]) -> Announced:

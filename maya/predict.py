@@ -67,7 +67,7 @@ class Predictor:
         started = time.perf_counter()
         trace = collate(run)
         seconds = {**run.seconds, "collate": time.perf_counter() - started}
-        judgement = judge_trace(trace, self.cluster, seconds, run.notes)
+        judgement = judge_trace(trace, self.cluster, seconds)
         return dataclasses.replace(
             judgement, prediction=dataclasses.replace(judgement.prediction, command=_command(job))
         )
@@ -83,7 +83,6 @@ def judge_trace(
     trace: JobTrace,
     cluster: Cluster,
     seconds: dict[str, float] | None = None,
-    notes: tuple[str, ...] = (),
     iterations: int = 3,
 ) -> Judgement:
     """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before."""
@@ -100,7 +99,7 @@ def judge_trace(
         verdict=verdict,
         unsupported=tuple(incomplete),
         message=_what_is_missing(trace, estimates) if incomplete else "",
-        notes=(*notes, *trace.notes, *prediction.notes),
+        notes=(*trace.notes, *prediction.notes),
         stages_s={
             **(seconds or {}),
             "estimate": estimated - started,

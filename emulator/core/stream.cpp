@@ -212,7 +212,7 @@ int elapsed_time(float* milliseconds, Event* start, Event* end) {
   if (recording()) {
     static std::once_flag said;
     std::call_once(said, [] {
-      annotate("{\"uncovered\": \"cudaEventElapsedTime answers 1 ms for each device operation between two events: "
+      annotate("{\"note\": \"cudaEventElapsedTime answers 1 ms for each device operation between two events: "
                "the script's own timings are not predictions\"}");
     });
   }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -78,7 +78,7 @@ def collate(run: Run) -> JobTrace:
         iterations_recorded=min(cut.iterations for cut in cuts),
         unsupported=tuple(dict.fromkeys(name for raw in raws for name in raw.unsupported)),
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
 
 
@@ -118,6 +118,7 @@ def _announced(run: Run, raws: list[RawRank]) -> Announced:
 
 def _cut(raw: RawRank, run: Run, notes: list[str]) -> _Cut:
     first, last = run.steady
+    raw = replace(raw, records=_device_calls(raw.records))
     if last <= first:
         return _cut_by_period(raw, notes)
     is_step = raw.records["kind"] == RecordKind.STEP
@@ -131,6 +132,16 @@ def _cut(raw: RawRank, run: Run, notes: list[str]) -> _Cut:
         )
     bounds = [row_of_step[step] + 1 if step > 0 else 0 for step in marks]
     return _median(raw, bounds, notes)
+
+
+def _device_calls(records: NDArray[np.void]) -> NDArray[np.void]:
+    """Without what differs between like iterations: the caching allocator's trips to the driver. Their host
+    time goes to the next call."""
+    irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
+    rows = np.flatnonzero(~np.isin(records["kind"], irregular))
+    kept = records[rows].copy()
+    kept["host_ns"] = np.diff(np.cumsum(records["host_ns"])[rows], prepend=np.uint64(0))
+    return kept
 
 
 def _cut_by_period(raw: RawRank, notes: list[str]) -> _Cut:

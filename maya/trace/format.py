@@ -92,6 +92,7 @@ class RawRank:
     blocking_streams: tuple[int, ...]  # created without cudaStreamNonBlocking
     unsupported: tuple[str, ...]  # "library.function"
     uncovered: tuple[str, ...]
+    remarks: tuple[str, ...]  # what a user should know, though nothing is missing
     capacity_bytes: int
     context_bytes: int
     peak_reserved_bytes: int  # without the context
@@ -108,6 +109,7 @@ class _Table:
     blocking_streams: list[int]
     unsupported: list[str]
     uncovered: list[str]
+    remarks: list[str]
 
     def add(self, line: dict[str, Any]) -> None:
         if "op" in line:
@@ -123,6 +125,8 @@ class _Table:
             self.unsupported.append(f"{line.get('library', 'cuda')}.{line['unsupported']}")
         elif "uncovered" in line:
             self.uncovered.append(str(line["uncovered"]))
+        elif "note" in line:
+            self.remarks.append(str(line["note"]))
 
 
 def rank_path(directory: Path, rank: int) -> Path:
@@ -150,6 +154,7 @@ def read_rank(path: Path) -> RawRank:
         blocking_streams=tuple(sorted(set(table.blocking_streams))),
         unsupported=tuple(dict.fromkeys(table.unsupported)),
         uncovered=tuple(dict.fromkeys(table.uncovered)),
+        remarks=tuple(dict.fromkeys(table.remarks)),
         capacity_bytes=int(header["capacity_bytes"]),
         context_bytes=int(header["context_bytes"]),
         peak_reserved_bytes=int(header["peak_reserved_bytes"]),
@@ -159,7 +164,7 @@ def read_rank(path: Path) -> RawRank:
 
 def read_communicators(ops_path: Path) -> dict[int, LocalCommunicator]:
     """Only the communicators that an .ops table announces: all that is needed of a rank that ended early."""
-    table = _Table({}, {}, {}, [], [], [])
+    table = _Table({}, {}, {}, [], [], [], [])
     for line in _read_lines(ops_path):
         if line.startswith('{"communicator"'):
             _add_line(ops_path, table, line, last=False)
@@ -237,7 +242,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _read_table(path: Path) -> _Table:
-    table = _Table({}, {}, {}, [], [], [])
+    table = _Table({}, {}, {}, [], [], [], [])
     lines = _read_lines(path)
     for number, line in enumerate(lines):
         if line.strip():

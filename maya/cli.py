@@ -208,7 +208,8 @@ def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path
         write_perfetto(judgement.trace, judgement.timeline, perfetto, judgement.estimates)
     if judgement.timeline is not None and html is not None:
         write_html(prediction, judgement.trace, judgement.timeline, judgement.estimates, html)
-    render_terminal(prediction, Console())
+    ranks = judgement.trace.ranks if judgement.trace is not None else ()
+    render_terminal(prediction, Console(), max((rank.capacity_bytes for rank in ranks), default=None))
     raise typer.Exit(EXIT[prediction.verdict])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from maya.estimate.types import Estimates, Provenance
 from maya.report.labels import category, duration, label, operator_name, ranges, size
 from maya.report.slices import device_rows, host_slices
 from maya.report.terminal import SURENESS
-from maya.simulate.types import Prediction, RankTimeline, Timeline
+from maya.simulate.types import Activity, Prediction, RankTimeline, Timeline
 from maya.trace.types import Collective, JobTrace, RankTrace
 
 TOP_OPERATIONS = 25
@@ -28,6 +28,13 @@ BREAKDOWN = {
     "overlapped": "compute with communication",
     "exposed_communication": "communication",
     "idle": "idle",
+}
+ACTIVITIES = {  # colour and name, in the order of the breakdown
+    Activity.COMPUTE: ("exposed_compute", "compute"),
+    Activity.OVERLAPPED: ("overlapped", "with comm."),
+    Activity.MOVING: ("exposed_communication", "comm."),
+    Activity.WAITING: ("waiting", "waiting"),
+    Activity.IDLE: ("idle", "idle"),
 }
 
 
@@ -59,7 +66,7 @@ def write_html(
         measured=sum(prediction.provenance.get(name, 0.0) for name in ("profiled", "learned")),
         capacity=max((rank.capacity_bytes for rank in trace.ranks), default=0),
         classes=_classes(trace, timeline, window),
-        names=BREAKDOWN,
+        activities=[name for _, name in ACTIVITIES.values()],
         operations=_operations(trace, timeline, estimates, window),
         communicators=_communicators(trace, timeline, window),
         drawing=_script_json(_drawing(trace, timeline, window)),
@@ -102,44 +109,17 @@ def _sureness(prediction: Prediction) -> list[dict[str, Any]]:
 
 def _classes(trace: JobTrace, timeline: Timeline, window: Window) -> list[dict[str, Any]]:
     alike = [np.flatnonzero(trace.class_of_rank == number) for number in range(len(trace.ranks))]
+    activity = timeline.activity_ns[window.iteration] / max(1, window.length)  # [classes, activities]
     return [
         {
-            "rank": rank.rank,
             "ranks": ranges(tuple(alike[number].tolist())),
             "count": len(alike[number]),
             "peak": rank.peak_reserved_bytes,
             "capacity": rank.capacity_bytes,
-            "records": len(rank.records),
-            "parts": _shares(trace, rank, times, window),
+            "parts": [(key, float(activity[number, kind])) for kind, (key, _) in ACTIVITIES.items()],
         }
-        for number, (rank, times) in enumerate(zip(trace.ranks, timeline.ranks, strict=True))
+        for number, rank in enumerate(trace.ranks)
     ]
-
-
-def _shares(trace: JobTrace, rank: RankTrace, times: RankTimeline, window: Window) -> dict[str, float]:
-    """How one rank's device spends the window: a sweep over the ends of compute and communication."""
-    rows = device_rows(rank)
-    communicates = np.array([isinstance(operation, Collective) for operation in trace.operations], dtype=bool)
-    is_communication = np.tile(communicates[rank.records["operation"][rows]], times.start.shape[0])
-    start = np.clip(times.start[:, rows].ravel(), window.begin, window.end)
-    end = np.clip(times.end[:, rows].ravel(), window.begin, window.end)
-    at = np.concatenate([start, end, [window.end]])
-    order = np.argsort(at, kind="stable")
-    spans = np.diff(at[order], prepend=window.begin)
-
-    def active(which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether any of `which` runs in the span that ends at each instant."""
-        change = np.concatenate([which.astype(np.int64), -which.astype(np.int64), [0]])[order]
-        return np.concatenate([[0], np.cumsum(change)[:-1]]) > 0
-
-    compute, communication = active(~is_communication), active(is_communication)
-    length = max(1, window.length)
-    return {
-        "exposed_compute": float(spans[compute & ~communication].sum()) / length,
-        "overlapped": float(spans[compute & communication].sum()) / length,
-        "exposed_communication": float(spans[~compute & communication].sum()) / length,
-        "idle": float(spans[~compute & ~communication].sum()) / length,
-    }
 
 
 # -- tables ---------------------------------------------------------------------------------------------
@@ -149,6 +129,7 @@ def _shares(trace: JobTrace, rank: RankTrace, times: RankTimeline, window: Windo
 class _Sum:
     count: float = 0.0  # a rank and iteration, mean over ranks
     seconds: float = 0.0
+    alone: float = 0.0  # of them without waiting for other ranks and for links in use
 
 
 def _operations(trace: JobTrace, timeline: Timeline, estimates: Estimates, window: Window) -> dict[str, Any]:
@@ -158,9 +139,12 @@ def _operations(trace: JobTrace, timeline: Timeline, estimates: Estimates, windo
     for index in np.flatnonzero(counts).tolist():
         operation = trace.operations[index]
         provenance = Provenance(estimates.provenance[index]).name.lower()
+        if isinstance(operation, Collective):
+            operation = replace(operation, peer=None)  # transfers of a kind are one line, whoever they go to
         entry = sums[label(operation), operator_name(operation), provenance]
         entry.count += float(counts[index])
         entry.seconds += float(seconds[index])
+        entry.alone += float(counts[index] * estimates.seconds[index])
     ranked = sorted(sums.items(), key=lambda item: -item[1].seconds)
     total = sum(entry.seconds for _, entry in ranked) or 1.0
     rows = [
@@ -170,6 +154,7 @@ def _operations(trace: JobTrace, timeline: Timeline, estimates: Estimates, windo
             "provenance": provenance,
             "count": entry.count,
             "seconds": entry.seconds,
+            "waiting": max(0.0, entry.seconds - entry.alone),
             "share": entry.seconds / total,
         }
         for (name, operator, provenance), entry in ranked

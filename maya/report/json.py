@@ -13,15 +13,12 @@ from maya.simulate.types import Prediction
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:
-    """The prediction's fields by their documented names, in the documented order."""
+    """The prediction's fields by name: the documented ones in the documented order, then those that explain."""
     content = asdict(prediction)
-    trailing = {key: content.pop(key) for key in ("message", "shortfall_bytes", "notes")}
-    by_class = content["peak_memory_bytes"].get("by_class", {})
-    content["peak_memory_bytes"] = {
-        **content["peak_memory_bytes"],
-        "by_class": {str(name): value for name, value in by_class.items()},
-    }
-    return {**content, **trailing}
+    memory = content["peak_memory_bytes"]
+    by_class = {str(name): count for name, count in memory.get("by_class", {}).items()}
+    content["peak_memory_bytes"] = {**memory, "by_class": by_class}
+    return {name: content.pop(name) for name in schema()["required"]} | content
 
 
 def write_json(prediction: Prediction, path: Path) -> None:

@@ -13,6 +13,8 @@ from maya.simulate.types import Prediction
 
 BAR_WIDTH = 48
 LABEL_WIDTH = 13
+LISTED = 4  # notes and the like; the JSON has all, at full length
+CLIPPED = 160
 STYLES = {"FITS": "bold green", "INCOMPLETE": "bold yellow", "OOM": "bold red", "FAILED": "bold red"}
 BREAKDOWN = {  # colour and what to call it
     "exposed_compute": ("blue", "compute"),
@@ -43,7 +45,7 @@ def _verdict(prediction: Prediction) -> Text:
     text = Text(prediction.verdict, STYLES[prediction.verdict])
     if prediction.iteration_time_s is not None:
         text.append(f"  {duration(prediction.iteration_time_s)} an iteration", "bold")
-    if prediction.message:
+    if prediction.message and prediction.verdict != "INCOMPLETE":  # that is said item by item below
         text.append("\n" + prediction.message.rstrip(), "" if prediction.verdict == "FAILED" else "default")
     return text
 
@@ -54,18 +56,25 @@ def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator
     if prediction.hardware_flops_utilization is not None:
         share = 100 * prediction.hardware_flops_utilization
         yield "utilization", Text(f"{share:.1f} % of the device's peak FLOP/s (HFU)")
+    if prediction.pipeline_bubble is not None:
+        yield "pipeline", Text(f"{100 * prediction.pipeline_bubble:.1f} % of the iteration is bubble")
     if prediction.ranks:
         world, launched, unique = (prediction.ranks.get(key, 0) for key in ("world", "launched", "unique"))
         yield "ranks", Text(f"{world}; {launched} launched, {unique} unique")
     if prediction.provenance:
         yield "durations", Text(sureness(prediction.provenance))
-    if len(prediction.unsupported) > 0:
-        yield "not covered", Text(", ".join(prediction.unsupported), "yellow")
-    for note in prediction.notes:
-        yield "note", Text(note)
+    yield from _listed("not covered", prediction.unsupported, "yellow")
+    yield from _listed("note", prediction.notes, "")
     if prediction.stages_s:
         parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in prediction.stages_s.items())
         yield "took", Text(f"{duration(sum(prediction.stages_s.values()))}: {parts}", "dim")
+
+
+def _listed(name: str, items: tuple[str, ...], style: str) -> Iterator[tuple[str, Text]]:
+    for item in items[:LISTED]:
+        yield name, Text(item if len(item) <= CLIPPED else item[: CLIPPED - 1] + "…", style)
+    if len(items) > LISTED:
+        yield "", Text(f"and {len(items) - LISTED} more, see --json", "dim")
 
 
 def _breakdown(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]:

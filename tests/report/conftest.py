@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from maya.estimate.types import Estimates, Provenance
-from maya.simulate.types import Breakdown, Prediction, RankTimeline, Timeline
+from maya.simulate.types import Activity, Breakdown, Prediction, RankTimeline, Timeline
 from maya.trace.types import (
     RECORD,
     Collective,
@@ -113,7 +113,9 @@ def sample() -> Sample:
         iterations_recorded=2,
     )
     ends = np.arange(1, ITERATIONS + 1, dtype=np.int64) * ITERATION_NS
-    timeline = Timeline(tuple(_times(records[stage], stage) for stage in range(2)), ends)
+    activity = np.zeros((ITERATIONS, 2, len(Activity)), np.int64)
+    activity[:] = np.array([18, 3, 2, 9, 8]) * 1_000_000  # of 40 ms
+    timeline = Timeline(tuple(_times(records[stage], stage) for stage in range(2)), ends, activity)
     provenance = [Provenance.LEARNED, Provenance.ROOFLINE] + [Provenance.LEARNED] * 4
     estimates = Estimates(
         np.array(DURATIONS_NS) / 1e9, np.array(provenance, np.uint8), np.zeros(len(OPERATIONS))

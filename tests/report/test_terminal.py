@@ -43,6 +43,11 @@ def test_traceback_is_printed_as_it_is():
     assert traceback in text_of(Prediction(verdict="FAILED", message=traceback))
 
 
+def test_many_notes_are_counted_instead_of_listed(sample):
+    text = text_of(replace(sample.prediction, notes=tuple(f"note {n}" for n in range(9))))
+    assert "note 3" in text and "note 4" not in text and "and 5 more" in text
+
+
 def test_bar_fills_its_width_on_a_terminal(sample):
     console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
     render_terminal(sample.prediction, console)

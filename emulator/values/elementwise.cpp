@@ -252,6 +252,43 @@ class Range : public Executor {
   ScalarType index_, result_;
 };
 
+// distribution_elementwise_grid_stride_kernel<acc, unroll, D, L>(int64_t N, PhiloxCudaState, D, L): nobody
+// computes random numbers. L is a lambda of distribution_nullary_kernel<T, ..> (DistributionTemplates.h), the
+// first {char* out; int stride; ..}, the second {OffsetCalculator<1>; char* out; ..}.
+class Random : public Executor {
+ public:
+  Random(std::size_t bytes, bool strided) : bytes_(bytes), strided_(strided) {}
+
+  bool run(const Launch& launch) const override {
+    const auto numel = launch.argument<std::int64_t>(0);
+    const std::byte* const lambda = launch.bytes(3);
+    constexpr std::size_t kUnits[] = {1};
+    Geometry geometry{.numel = numel};
+    if (strided_) {
+      if (!read_calculator(lambda, 1, 0, kUnits, geometry)) return false;
+    } else {
+      const std::size_t strides[] = {static_cast<std::size_t>(read_at<std::int32_t>(lambda, 8))};
+      geometry = contiguous(numel, strides);
+    }
+    const auto* const out = read_at<std::byte*>(lambda, strided_ ? align_up(calculator_bytes(1), 8) : 0);
+    if (numel <= 0 || !on_device(out, bytes_)) return false;
+    forget_operand(geometry, 0, out, bytes_);
+    return true;
+  }
+
+ private:
+  std::size_t bytes_;
+  bool strided_;
+};
+
+std::unique_ptr<Executor> make_random(const Signature& kernel) {
+  if (kernel.parameters.size() != 4) return nullptr;
+  const FunctorType lambda = parse_functor(kernel.parameters[3]);
+  if (lambda.name != "distribution_nullary_kernel" || lambda.templates.empty() || lambda.lambda > 2) return nullptr;
+  const auto type = scalar_type(lambda.templates[0]);
+  return type ? std::make_unique<Random>(size_of(*type), lambda.lambda == 2) : nullptr;
+}
+
 // "std::array<char*, 3ul>" -> 3
 int array_length(std::string_view type) {
   const auto parts = parse_functor(type).templates;
@@ -327,6 +364,7 @@ std::unique_ptr<Executor> make_elementwise(const Signature& kernel) {
     return make_unrolled(kernel, find_functor(kernel.templates[0]));
   }
   if (kernel.name == "elementwise_kernel" && kernel.templates.size() == 3) return make_strided(kernel);
+  if (kernel.name == "distribution_elementwise_grid_stride_kernel") return make_random(kernel);
   if (kernel.name == "elementwise_kernel_with_index" && kernel.parameters.size() == 3) {
     const auto result = range_type(kernel.templates[1]);
     const auto index = scalar_type(kernel.templates[0]);

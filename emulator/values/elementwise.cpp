@@ -9,6 +9,7 @@
 //   elementwise_kernel_with_index<I, F>(I N, F f, T* out) (RangeFactories.cu)
 // data[0] is the output. k = 1 + the functor's number of tensor operands.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -72,7 +73,8 @@ class Elementwise : public Executor {
     auto* const out = read_at<std::byte*>(data, 0);
     if (geometry.numel <= 0 || !on_device(out, 1)) return false;
     Operands operands;
-    if (!functor_ || !collect(data, types, operands) || !computable(geometry, operands)) {
+    if (!functor_ || !collect(data, types, operands) ||
+        !computable(geometry, operands, asks_whether_finite(geometry, operands, object))) {
       const std::size_t bytes = types != nullptr ? type_bytes(types[0]) : result_bytes_;
       forget_operand(geometry, 0, out, bytes);
       return true;
@@ -122,13 +124,26 @@ class Elementwise : public Executor {
                                [&](const Source& source) { return !source.tensor || add(source.type); });
   }
 
-  bool computable(const Geometry& geometry, const Operands& operands) const {
+  // isnan(x) is x != x, isfinite(x) is x == x and |x| != inf, isinf(x) is |x| == inf: a number nobody computed
+  // counts as finite, and so the answer is known.
+  bool asks_whether_finite(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
+    if (functor_->op == Op::kIsNan || functor_->op == Op::kIsInfinite) return true;
+    if (functor_->op != Op::kEqual || !is_float(functor_->compute)) return false;
+    if (functor_->tensors == 2) {
+      return operands[1].data == operands[2].data && geometry.strides[1] == geometry.strides[2];
+    }
+    return std::ranges::any_of(functor_->operands(), [&](const Source& source) {
+      return !source.tensor && std::isinf(load(source.type, object + source.offset).f);
+    });
+  }
+
+  bool computable(const Geometry& geometry, const Operands& operands, bool known_or_not) const {
     for (int at = 0; at <= functor_->tensors; ++at) {
       const std::size_t bytes = size_of(operands[at].type);
       if (geometry.numel * static_cast<std::int64_t>(bytes) > static_cast<std::int64_t>(kSmallBytes)) return false;
       const std::int64_t span = extent(geometry, at, bytes);
       if (span <= 0 || !on_device(operands[at].data, static_cast<std::size_t>(span))) return false;
-      if (at > 0 && !known_operand(geometry, at, operands[at])) return false;
+      if (at > 0 && !known_or_not && !known_operand(geometry, at, operands[at])) return false;
     }
     return true;
   }

@@ -143,7 +143,10 @@ class PtxParser {
       parameter.pointer = text.find(".ptr") != std::string_view::npos;
       for (std::string_view word : split(text, ' ')) {
         if (!word.starts_with('.')) continue;
-        if (const auto type = parse_type(word.substr(1))) parameter.bytes = type->bits / 8;
+        if (const auto type = parse_type(word.substr(1))) {
+          parameter.bytes = type->bits / 8;
+          parameter.floating = word[1] == 'f';
+        }
       }
     }
   }
@@ -391,11 +394,10 @@ class Thread {
   }
 
   Value parameter(const Operand& operand) const {
-    const auto index = static_cast<std::size_t>(operand.index);
-    Value value{0, true, static_cast<std::int16_t>(parameters_[index].pointer ? operand.index : -1)};
-    std::memcpy(&value.bits, launch_.arguments[index],
-                static_cast<std::size_t>(std::min(parameters_[index].bytes, 8)));
-    return value;
+    const Kernel::Parameter& parameter = parameters_[static_cast<std::size_t>(operand.index)];
+    const std::uint64_t bits = parameter.value(launch_.arguments[operand.index]);
+    const bool pointer = parameter.is_pointer(bits);
+    return {bits, !parameter.floating, static_cast<std::int16_t>(pointer ? operand.index : -1)};
   }
 
   void touch(const Instruction& instruction) {
@@ -552,31 +554,33 @@ void add_block(Sampled& sampled, Touched& touched, bool last) {
   }
 }
 
-PtxKernel::Written written_span(const Sampled& sampled, int argument, const void* value) {
-  if (!sampled.spans || sampled.highest <= sampled.lowest) return {argument, 0, 0};
-  std::uint64_t base = 0;
-  std::memcpy(&base, value, sizeof base);
-  return {argument, static_cast<std::int64_t>(sampled.lowest - base), sampled.highest - sampled.lowest};
-}
-
 }  // namespace
 
 std::optional<PtxKernel> PtxKernel::parse(std::string_view ptx, std::string_view name) {
   return PtxParser().parse(ptx, name);
 }
 
+std::uint64_t PtxKernel::Parameter::value(const void* argument) const {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, argument, static_cast<std::size_t>(std::min(bytes, 8)));
+  return bits;
+}
+
+bool PtxKernel::Parameter::is_pointer(std::uint64_t value) const {
+  constexpr std::uint64_t kLowestAddress = std::uint64_t{1} << 32;
+  return pointer || (bytes == 8 && !floating && value >= kLowestAddress);
+}
+
 std::vector<std::uint64_t> PtxKernel::scalars(void** arguments) const {
   std::vector<std::uint64_t> values;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].pointer) continue;
-    std::uint64_t value = 0;
-    std::memcpy(&value, arguments[i], static_cast<std::size_t>(std::min(parameters_[i].bytes, 8)));
-    values.push_back(value);
+    const std::uint64_t value = parameters_[i].value(arguments[i]);
+    if (!parameters_[i].floating && !parameters_[i].is_pointer(value)) values.push_back(value);
   }
   return values;
 }
 
-std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const {
+std::optional<std::uint64_t> PtxKernel::global_bytes(const PtxLaunch& launch) const {
   const auto& [grid, block, arguments] = launch;
   if (arguments == nullptr && !parameters_.empty()) return std::nullopt;
   const std::uint64_t blocks = std::uint64_t{grid[0]} * grid[1] * grid[2];
@@ -612,16 +616,14 @@ std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const 
     for (auto& [where, touched] : footprint) add_block(totals[where], touched, index == blocks - 1);
   }
 
-  Moved moved;
+  std::uint64_t bytes = 0;
   for (const auto& [where, sampled] : totals) {
     const std::uint64_t interior_blocks = blocks - 1, interior_samples = sample.size() - 1;
     const std::uint64_t all =
         sampled.last + (interior_samples == 0 ? 0 : sampled.interior * interior_blocks / interior_samples);
-    moved.bytes += sampled.spans ? std::min(all, sampled.highest - sampled.lowest) : all;
-    const auto& [argument, written] = where;
-    if (written && argument >= 0) moved.written.push_back(written_span(sampled, argument, arguments[argument]));
+    bytes += sampled.spans ? std::min(all, sampled.highest - sampled.lowest) : all;
   }
-  return moved;
+  return bytes;
 }
 
 }  // namespace maya::cuda

@@ -1,0 +1,56 @@
+"""Convolutions and fused attention, which PyTorch asks of cuDNN's graph API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def test_fused_attention_is_one_kernel_each_way(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        q = torch.randn(2, 8, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+        result = list(q.grad.shape)
+        """
+    )
+    assert run.result == [2, 8, 256, 64]
+    fused = [kernel for kernel in run.launched("kernel") if "sdpa" in kernel["kernel"]]
+    assert [kernel["kernel"].rpartition("_")[2] for kernel in fused] == ["fprop", "bprop"]
+    assert all(kernel["grid"] == [2, 8, 2] for kernel in fused)  # blocks of 128 queries, heads, batch
+    assert run.trace.unsupported == ()
+
+
+def test_convolution_carries_its_geometry_forward_and_backward(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        layer = torch.nn.Conv2d(64, 128, 3, stride=2, padding=1, groups=2, bias=False, device="cuda")
+        layer = layer.to(torch.bfloat16, memory_format=torch.channels_last)
+        x = torch.randn(8, 64, 56, 56, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        layer(x.to(memory_format=torch.channels_last)).sum().backward()
+        """
+    )
+    convolutions = run.launched("convolution")
+    assert sorted(convolution["direction"] for convolution in convolutions) == [
+        "backward_data",
+        "backward_filter",
+        "forward",
+    ]
+    for convolution in convolutions:
+        assert convolution == {
+            **convolution,
+            "input": [8, 64, 56, 56],
+            "filter": [128, 32, 3, 3],
+            "output": [8, 128, 28, 28],
+            "padding": [1, 1],
+            "stride": [2, 2],
+            "dilation": [1, 1],
+            "groups": 2,
+            "dtype": "bf16",
+            "layout": "nhwc",
+        }
+    assert run.trace.unsupported == ()

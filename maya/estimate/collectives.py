@@ -119,15 +119,18 @@ def traffic_factor(name: str, ranks: int) -> float:
 def modelled_seconds(name: str, size: float, where: Placement, cluster: Cluster) -> tuple[float, Provenance]:
     """The cheapest of NCCL's algorithms and protocols for `size` bytes of the larger buffer."""
     links = Links.of(where, cluster)
+    fit = fit_for("collective", cluster.device)
+    learned = Provenance.LEARNED if fit.own and where.nodes == 1 else Provenance.ROOFLINE
+    # Between latency and saturation, bandwidth is only half there at ramp_bytes: pipelines fill and drain.
+    size += math.sqrt(size * float(fit.coefficients["ramp_bytes"]))
     if name == "all_to_all":
-        return _all_to_all(size, where, links), Provenance.ROOFLINE
+        return _all_to_all(size, where, links), learned
     best = min(_ring(name, size, where, links, protocol) for protocol in RING.values())
     if name == "all_reduce":
         best = min(best, *(_tree(size, where, links, protocol) for protocol in TREE.values()))
         if links.multicast > 0 and where.per_node > 2:
             best = min(best, _multicast(size, where, links))
-    learned = fit_for("collective", cluster.device).own and where.nodes == 1
-    return best, Provenance.LEARNED if learned else Provenance.ROOFLINE
+    return best, learned
 
 
 def _ring(name: str, size: float, where: Placement, links: Links, protocol: Protocol) -> float:
@@ -177,7 +180,9 @@ class Links:
         c = fit_for("collective", cluster.device).coefficients
         node = cluster.node
         link = node.pair_link if node.pair_link is not None and where.per_node == 2 else node.link
-        inside = link.bandwidth * _share(c["link_share"], link.kind) if where.per_node > 1 else math.inf
+        # A cube mesh carries fewer rings among fewer devices; behind a switch all counts are alike.
+        share = c["share_of_ranks"].get(str(where.per_node), _share(c["link_share"], link.kind))
+        inside = link.bandwidth * float(share) if where.per_node > 1 else math.inf
         network = math.inf
         if where.nodes > 1:
             nics = where.per_node * node.nics / node.gpus

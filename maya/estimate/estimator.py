@@ -34,14 +34,14 @@ class Estimator:
 
     def estimate(self, operations: Sequence[Operation]) -> Estimates:
         """One duration in seconds per operation, in order; `unknown` names what nothing is known of."""
-        # The same object often stands many times: look each up by identity before hashing its fields.
-        by_identity = {id(operation): operation for operation in operations}
-        answers = {key: self._answer(operation) for key, operation in by_identity.items()}
-        rows = [answers[id(operation)] for operation in operations]
+        # The same object often stands many times: told apart by identity before its fields are hashed.
+        identities = np.fromiter(map(id, operations), dtype=np.int64, count=len(operations))
+        _, first, inverse = np.unique(identities, return_index=True, return_inverse=True)
+        rows = [self._answer(operations[index]) for index in first]
         return Estimates(
-            seconds=np.array([row.seconds for row in rows], dtype=np.float64),
-            provenance=np.array([row.provenance for row in rows], dtype=np.uint8),
-            flops=np.array([row.flops for row in rows], dtype=np.float64),
+            seconds=np.array([row.seconds for row in rows], dtype=np.float64)[inverse],
+            provenance=np.array([row.provenance for row in rows], dtype=np.uint8)[inverse],
+            flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
         )
 

@@ -24,10 +24,8 @@ _FOREACH = re.compile(r"Functor<[^<>]*?, (\d+), (\d+), (\d+)>")
 _TENSOR_LISTS = re.compile(
     r"(?:TensorListMetadata|TensorListScalarListMetadata<[^>]*?|FusedOptimizerTensorListMetadata)<?,? ?(\d+)"
 )
-# Casts between fp32 and a 16-bit type, 6 bytes an element: the functor's own type says one side only.
-_CAST = re.compile(
-    r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\(float\)|direct_copy_kernel.*LoadWithCast"
-)
+# fp32 to a 16-bit type: the name has the destination's type only.
+_NARROWING = re.compile(r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\(float\)")
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
 _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
@@ -68,7 +66,9 @@ FAMILIES = (
     ),
     _family(r"batch_norm_backward|batchnorm_bwd|bn_bw", 5),
     _family(r"batch_norm|batchnorm|bn_fw", 3),
-    _family(r"[Ss]oft_?[Mm]ax_?(warp_)?[Bb]ackward|masked_softmax_warp_backward", 3, "softmax"),
+    _family(r"softmax_warp_backward|SoftMaxBackwardSmem", 3, "softmax_once"),
+    _family(r"softmax_warp|SoftMaxForwardSmem", 2, "softmax_once"),
+    _family(r"[Ss]oft_?[Mm]ax_?[Bb]ackward", 3, "softmax"),
     _family(r"[Ss]oft_?[Mm]ax", 2, "softmax"),
     _family(r"nll_loss_(forward|backward)_reduce", 0),  # reads one element a row
     _family(r"nll_loss|cross_entropy", 1),
@@ -94,16 +94,16 @@ def traffic(kernel: Kernel) -> Traffic | None:
     """The bytes that kernel moves, or None when nothing about it tells."""
     family = next((f for f in FAMILIES if f.pattern.search(kernel.name)), None)
     variant = family.variant if family else "elementwise"
-    if _CAST.search(kernel.name) and kernel.elements is not None:
-        return Traffic(6.0 * kernel.elements, variant)
+    operands = _operands(kernel)
+    item = item_bytes(kernel.name)
+    if operands is not None and kernel.elements is not None and _converts(kernel.name, item):
+        return Traffic((4 * operands - 2) * kernel.elements, variant)
     if kernel.bytes is not None:
         return Traffic(float(kernel.bytes), variant)
     if "multi_tensor_apply" in kernel.name:
         return _multi_tensor(kernel)
     if _GATHER.search(kernel.name):
         return _gather(kernel)
-    operands = _operands(kernel)
-    item = item_bytes(kernel.name)
     if operands is not None:
         elements = _elements(kernel)
         return Traffic(elements[0] * operands * item, variant, guessed=elements[1])
@@ -125,12 +125,18 @@ def item_bytes(name: str) -> int:
     return 4 if found is None or found.lastgroup is None else _ITEM_BYTES[found.lastgroup]
 
 
+def _converts(name: str, item: int) -> bool:
+    """Whether one operand has 16 bits and the others 32: LoadWithCast takes its types at run time, and what
+    trains in mixed precision converts between these two."""
+    return _NARROWING.search(name) is not None or (item == 4 and "LoadWithCast" in name)
+
+
 def _operands(kernel: Kernel) -> float | None:
     """Tensors that an element-wise kernel walks: it names the length of its pointer array."""
     found = _OPERANDS.search(kernel.name)
     if found is None:
         return None
-    return float(found[1]) * (1.5 / 2 if "WithCast" in kernel.name else 1)  # a cast halves one side of fp32
+    return float(found[1])
 
 
 def _numel(size: tuple[int, ...]) -> int:

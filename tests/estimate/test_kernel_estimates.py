@@ -78,6 +78,14 @@ def test_cast_to_16_bit_reads_four_and_writes_two() -> None:
     assert moved(TO_BF16, elements=1000, bytes=8000) == 6000
 
 
+def test_adding_a_16_bit_gradient_to_fp32_reads_two_bytes_less() -> None:
+    name = (
+        "void at::native::unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>, "
+        "4, at::native::memory::LoadWithCast<2>, at::native::memory::StoreWithCast<1> >(int)"
+    )
+    assert moved(name, elements=1000, bytes=12000) == 10000
+
+
 def test_softmax_reads_and_writes_once() -> None:
     assert moved(SOFTMAX, sizes=((4, 1000), (), ())) == 2 * 4000 * 2
 

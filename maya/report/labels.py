@@ -55,7 +55,7 @@ def label(operation: Operation) -> str:
 
 def kernel_label(name: str) -> str:
     """The last component of a demangled name, and of a generic kernel the functor that tells it from others."""
-    plain = name.removeprefix("void ")
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     own = re.split(r"[<(]", plain, maxsplit=1)[0].split("::")[-1]
     functor = re.search(r"(\w*(?:Functor|Ops|Op))\b", plain[len(own) :])
     return f"{own}<{functor.group(1)}>" if functor and functor.group(1) not in own else own or plain

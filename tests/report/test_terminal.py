@@ -69,3 +69,8 @@ def test_kernel_label_keeps_the_functor_that_tells_it_from_others():
     name = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, char*>(int)"
     assert kernel_label(name) == "vectorized_elementwise_kernel<FillFunctor>"
     assert kernel_label("triton_poi_fused_0") == "triton_poi_fused_0"
+
+
+def test_kernel_label_sees_through_an_anonymous_namespace():
+    name = "void at::native::(anonymous namespace)::cunn_SoftMaxBackward<8, float, LogSoftMaxBackwardEpilogue>(int)"
+    assert kernel_label(name) == "cunn_SoftMaxBackward"

@@ -59,6 +59,16 @@ std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
   return text;
 }
 
+void count_elements(const KernelInfo& kernel, std::uint32_t blocks, void** args, LaunchKey& key) {
+  const auto [argument, bytes_per_element] = kernel.elementwise;
+  if (argument >= 0) {
+    key.elements = static_cast<std::uint64_t>(*static_cast<const std::int32_t*>(args[argument]));
+    if (bytes_per_element > 0) key.bytes = key.elements * static_cast<std::uint64_t>(bytes_per_element);
+  } else if (kernel.multi_tensor.depth > 0) {
+    key.elements = multi_tensor_elements(kernel.multi_tensor, args[0], blocks);
+  }
+}
+
 }  // namespace
 
 KernelInfo* register_kernel(std::string mangled, const void* host_function) {
@@ -86,9 +96,8 @@ KernelInfo* find_kernel(const void* function_or_handle) {
   KernelInfo* kernel = self.by_address[function_or_handle];
   if (kernel->name.empty()) {
     std::string name = demangle(kernel->mangled);
-    const ElementwiseShape shape = elementwise_shape(name);
-    kernel->elements_argument = shape.elements_argument;
-    kernel->bytes_per_element = shape.bytes_per_element;
+    kernel->elementwise = elementwise_shape(name);
+    kernel->multi_tensor = multi_tensor_shape(name);
     kernel->name = std::move(name);
   }
   return kernel;
@@ -103,10 +112,7 @@ void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::u
   key.bytes = bytes;
   std::copy_n(grid, 3, key.grid);
   std::copy_n(block, 3, key.block);
-  if (kernel.elements_argument >= 0 && args) {
-    key.elements = static_cast<std::uint64_t>(*static_cast<const std::int32_t*>(args[kernel.elements_argument]));
-    if (kernel.bytes_per_element > 0) key.bytes = key.elements * static_cast<std::uint64_t>(kernel.bytes_per_element);
-  }
+  if (args) count_elements(kernel, grid[0], args, key);
   record(RecordKind::kKernel, stream, intern_operation(key, [&] { return describe(kernel, key); }));
   if (!capturing(stream)) values::launch(kernel, grid, block, args, shared_bytes);
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/elementwise.h"
+
 namespace maya {
 
 struct KernelInfo {
@@ -18,9 +20,8 @@ struct KernelInfo {
 
   std::string mangled;
   std::uint64_t name_hash = 0;  // of the mangled name: the same in every rank
-  // How an element-wise kernel's element count and bytes come from its name, see core/kernel.cpp.
-  mutable int bytes_per_element = -1;  // -1: not known
-  mutable int elements_argument = -1;  // index of the int parameter that counts elements, -1: none
+  ElementwiseShape elementwise;  // what its name says of its traffic
+  MultiTensorShape multi_tensor;
   // cudaFuncAttributes, cuFuncSetAttribute.
   int max_dynamic_shared_bytes = 49152;
   int static_shared_bytes = 0;

@@ -260,7 +260,7 @@ int end_capture(Stream* stream, Graph** graph) {
   int result = capture->status == CaptureStatus::kInvalidated ? kCaptureInvalidated : kSuccess;
   for (const Capture::Branch& branch : capture->branches) {
     if (!branch.joined && result == kSuccess) result = kCaptureUnjoined;
-    branch.stream->capture.reset();
+    if (branch.stream == find_stream(branch.stream)) branch.stream->capture.reset();  // else destroyed meanwhile
   }
   capture->status = CaptureStatus::kInvalidated;  // events that it recorded cannot be waited for any more
   if (capture->mode == kModeGlobal) --streams().global_captures;

@@ -103,6 +103,26 @@ def test_elementwise_kernel_tells_elements_and_bytes(emulate: Emulate) -> None:
     assert (multiply["elements"], multiply["bytes"]) == (1 << 20, 12 << 20)
 
 
+def test_optimizer_kernels_tell_the_elements_of_their_tensor_lists(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        tensors = [torch.empty(shape, device="cuda") for shape in ((3, 5), (300, 1000), (7,))]
+        torch._foreach_mul_(tensors, 2.0)
+        torch._foreach_div_(tensors, [1.0, 2.0, 3.0])
+        parameters = [torch.nn.Parameter(tensor) for tensor in tensors]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        torch.optim.AdamW(parameters, fused=True).step()
+        """
+    )
+    lists = [kernel for kernel in run.launched("kernel") if "multi_tensor_apply_kernel" in kernel["kernel"]]
+    counts = {kernel["elements"] for kernel in lists if "StepFunctor" not in kernel["kernel"]}
+    assert counts & {15 + 300_000 + 7} == {300_022}
+    assert any("FusedAdam" in kernel["kernel"] and kernel["elements"] == 300_022 for kernel in lists)
+    assert any("ScalarList" in kernel["kernel"] and kernel["elements"] == 300_022 for kernel in lists)
+
+
 def test_values_return_from_the_device(emulate: Emulate) -> None:
     run = emulate(
         """

@@ -15,14 +15,11 @@
 #include "core/process.h"
 #include "core/recorder.h"
 #include "math/cudnn_descriptor.h"
+#include "math/cudnn_handle.h"
 #include "values/values.h"
 
 namespace maya::math::cudnn {
 namespace {
-
-struct Handle {
-  void* stream = nullptr;
-};
 
 template <class Object>
 HandlePool<Object, 1 << 18>& pool() {
@@ -119,31 +116,6 @@ Status finalize(Descriptor& descriptor) {
 }
 
 // ---- what a graph is ----
-
-// cudnnDataType_t.
-std::string_view dtype(std::int32_t type) {
-  switch (type) {
-    case 0: return "fp32";
-    case 1: return "fp64";
-    case 2: return "fp16";
-    case 3: return "int8";
-    case 4: return "int32";
-    case 6: return "uint8";
-    case 9: return "bf16";
-    case 10: return "int64";
-    case 11: return "bool";
-    case 12: return "fp8_e4m3";
-    case 13: return "fp8_e5m2";
-    default: return "";
-  }
-}
-
-std::int64_t dtype_bytes(std::int32_t type) {
-  const std::string_view name = dtype(type);
-  if (name == "fp64" || name == "int64") return 8;
-  if (name == "fp32" || name == "int32") return 4;
-  return name == "fp16" || name == "bf16" ? 2 : 1;
-}
 
 std::int64_t elements(const Descriptor& tensor) {
   std::int64_t product = 1;
@@ -318,6 +290,34 @@ Status execute(const Handle& handle, const Descriptor& plan, const Descriptor& p
 }
 
 }  // namespace
+
+Handle* find_handle(const void* handle) { return pool<Handle>().find(handle); }
+
+// cudnnDataType_t.
+std::string_view dtype(std::int32_t type) {
+  switch (type) {
+    case 0: return "fp32";
+    case 1: return "fp64";
+    case 2: return "fp16";
+    case 3: return "int8";
+    case 4: return "int32";
+    case 6: return "uint8";
+    case 9: return "bf16";
+    case 10: return "int64";
+    case 11: return "bool";
+    case 12: return "fp8_e4m3";
+    case 13: return "fp8_e5m2";
+    default: return "";
+  }
+}
+
+std::int64_t dtype_bytes(std::int32_t type) {
+  const std::string_view name = dtype(type);
+  if (name == "fp64" || name == "int64") return 8;
+  if (name == "fp32" || name == "int32") return 4;
+  return name == "fp16" || name == "bf16" ? 2 : 1;
+}
+
 }  // namespace maya::math::cudnn
 
 using maya::Call;
@@ -336,7 +336,7 @@ Status with_descriptor(const void* handle, auto&& act) {
 }
 
 Status with_handle(const void* handle, auto&& act) {
-  Handle* found = cudnn::pool<Handle>().find(handle);
+  Handle* found = cudnn::find_handle(handle);
   return found == nullptr ? Status::kNotInitialized : act(*found);
 }
 

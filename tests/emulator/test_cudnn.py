@@ -54,3 +54,18 @@ def test_convolution_carries_its_geometry_forward_and_backward(emulate: Callable
             "layout": "nhwc",
         }
     assert run.trace.unsupported == ()
+
+
+def test_batch_normalisation_passes_over_its_tensors_once(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        layer = torch.nn.BatchNorm2d(64, device="cuda")
+        x = torch.randn(8, 64, 32, 32, device="cuda", requires_grad=True)
+        layer(x).sum().backward()
+        """
+    )
+    passes = {op["kernel"]: op["bytes"] for op in run.launched("kernel") if "cudnn::bn" in op["kernel"]}
+    tensor = 8 * 64 * 32 * 32 * 4
+    assert passes == {"cudnn::bn_fw_tr_1C11_kernel": 2 * tensor, "cudnn::bn_bw_1C11_kernel": 3 * tensor}
+    assert run.trace.unsupported == ()

@@ -1,0 +1,164 @@
+// cuDNN's batch normalisation, which PyTorch asks of the older API. Prototypes: cudnn_ops.h of cuDNN 9.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/handle_pool.h"
+#include "core/recorder.h"
+#include "math/cudnn_descriptor.h"
+#include "math/cudnn_handle.h"
+#include "values/values.h"
+
+namespace maya::math::cudnn {
+namespace {
+
+constexpr int kMostDimensions = 8;  // CUDNN_DIM_MAX
+
+// A cudnnTensorDescriptor_t.
+struct Tensor {
+  std::int32_t type = 0;
+  int rank = 0;
+  std::array<int, kMostDimensions> sizes{}, strides{};
+
+  std::int64_t bytes() const {
+    std::int64_t elements = rank > 0 ? 1 : 0;
+    for (int i = 0; i < rank; ++i) elements *= sizes[static_cast<std::size_t>(i)];
+    return elements * dtype_bytes(type);
+  }
+};
+
+HandlePool<Tensor, 1 << 18>& tensors() {
+  static auto* const pool = new HandlePool<Tensor, 1 << 18>;  // outlives every caller's destructor
+  return *pool;
+}
+
+// Normalisation is bound by memory: `read` and `written` are passed over once each. Its statistics take a
+// second look at the input, which the kernels find in cache where it fits.
+Status record_pass(const Handle* handle, const char* name, std::span<const Tensor* const> read,
+                   const Tensor* written, void* output) {
+  const Call call;
+  const Handle* live = find_handle(handle);
+  if (live == nullptr) return Status::kNotInitialized;
+  if (tensors().find(written) == nullptr) return Status::kBadParam;
+  std::int64_t bytes = written->bytes();
+  for (const Tensor* tensor : read) {
+    if (tensors().find(tensor) == nullptr) return Status::kBadParam;
+    bytes += tensor->bytes();
+  }
+  const std::string description = std::string(R"("kind":"kernel","kernel":")") + name + R"(","grid":[)" +
+                                  std::to_string(written->sizes[1]) +  // a block a channel
+                                  R"(,1,1],"block":[512,1,1],"shared_bytes":0,"bytes":)" +
+                                  std::to_string(bytes);
+  const auto key = std::as_bytes(std::span(description));
+  record(RecordKind::kKernel, live->stream, intern_operation(key, [&] { return description; }));
+  values::forget(output, static_cast<std::size_t>(written->bytes()));
+  return Status::kSuccess;
+}
+
+Status no_bytes(std::size_t* bytes) {
+  if (bytes == nullptr) return Status::kBadParamNullPointer;
+  *bytes = 0;
+  return Status::kSuccess;
+}
+
+}  // namespace
+}  // namespace maya::math::cudnn
+
+using maya::math::cudnn::Handle;
+using maya::math::cudnn::Status;
+using maya::math::cudnn::Tensor;
+namespace cudnn = maya::math::cudnn;
+
+extern "C" {
+
+// ---- tensor descriptors ----
+
+Status cudnnCreateTensorDescriptor(Tensor** tensor) {
+  if (tensor == nullptr) return Status::kBadParamNullPointer;
+  *tensor = cudnn::tensors().create();
+  return Status::kSuccess;
+}
+
+Status cudnnDestroyTensorDescriptor(Tensor* tensor) {
+  if (tensor == nullptr) return Status::kSuccess;
+  return cudnn::tensors().destroy(tensor) ? Status::kSuccess : Status::kBadParam;
+}
+
+Status cudnnSetTensorNdDescriptor(Tensor* tensor, std::int32_t type, int rank, const int* sizes,
+                                  const int* strides) {
+  if (cudnn::tensors().find(tensor) == nullptr || rank < 0 || rank > cudnn::kMostDimensions)
+    return Status::kBadParam;
+  if (sizes == nullptr || strides == nullptr) return Status::kBadParamNullPointer;
+  tensor->type = type;
+  tensor->rank = rank;
+  std::copy_n(sizes, rank, tensor->sizes.begin());
+  std::copy_n(strides, rank, tensor->strides.begin());
+  return Status::kSuccess;
+}
+
+Status cudnnGetTensorNdDescriptor(const Tensor* tensor, int room, std::int32_t* type, int* rank, int* sizes,
+                                  int* strides) {
+  if (cudnn::tensors().find(tensor) == nullptr) return Status::kBadParam;
+  if (type == nullptr || rank == nullptr) return Status::kBadParamNullPointer;
+  *type = tensor->type;
+  *rank = tensor->rank;
+  const int count = std::min(room, tensor->rank);
+  if (sizes != nullptr) std::copy_n(tensor->sizes.begin(), count, sizes);
+  if (strides != nullptr) std::copy_n(tensor->strides.begin(), count, strides);
+  return Status::kSuccess;
+}
+
+// ---- sizes: nothing is kept between forward and backward but the statistics ----
+
+Status cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(const Handle*, int, int, const Tensor*,
+                                                                const Tensor*, const Tensor*, const Tensor*,
+                                                                const void*, std::size_t* bytes) {
+  return cudnn::no_bytes(bytes);
+}
+
+Status cudnnGetBatchNormalizationBackwardExWorkspaceSize(const Handle*, int, int, const Tensor*,
+                                                         const Tensor*, const Tensor*, const Tensor*,
+                                                         const Tensor*, const Tensor*, const void*,
+                                                         std::size_t* bytes) {
+  return cudnn::no_bytes(bytes);
+}
+
+Status cudnnGetBatchNormalizationTrainingExReserveSpaceSize(const Handle*, int, int, const void*,
+                                                            const Tensor*, std::size_t* bytes) {
+  return cudnn::no_bytes(bytes);
+}
+
+// ---- passes ----
+
+Status cudnnBatchNormalizationForwardTrainingEx(const Handle* handle, int, int, const void*, const void*,
+                                                const Tensor* x, const void*, const Tensor* z, const void*,
+                                                const Tensor* y, void* output, const Tensor*, const void*,
+                                                const void*, double, void*, void*, double, void*, void*,
+                                                const void*, void*, std::size_t, void*, std::size_t) {
+  const std::array<const Tensor*, 2> read{x, z};
+  return cudnn::record_pass(handle, "cudnn::bn_fw_tr_1C11_kernel",
+                            std::span(read).first(z == nullptr ? 1 : 2), y, output);
+}
+
+Status cudnnBatchNormalizationForwardInference(const Handle* handle, int, const void*, const void*,
+                                               const Tensor* x, const void*, const Tensor* y, void* output,
+                                               const Tensor*, const void*, const void*, const void*,
+                                               const void*, double) {
+  const std::array<const Tensor*, 1> read{x};
+  return cudnn::record_pass(handle, "cudnn::bn_fw_inf_1C11_kernel", read, y, output);
+}
+
+Status cudnnBatchNormalizationBackwardEx(const Handle* handle, int, int, const void*, const void*,
+                                         const void*, const void*, const Tensor* x, const void*,
+                                         const Tensor*, const void*, const Tensor* dy, const void*,
+                                         const Tensor*, void*, const Tensor* dx, void* output,
+                                         const Tensor*, const void*, const void*, void*, void*, double,
+                                         const void*, const void*, const void*, void*, std::size_t, void*,
+                                         std::size_t) {
+  const std::array<const Tensor*, 2> read{x, dy};
+  return cudnn::record_pass(handle, "cudnn::bn_bw_1C11_kernel", read, dx, output);
+}
+
+}  // extern "C"

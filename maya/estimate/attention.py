@@ -68,8 +68,12 @@ def query_shape(kernel: Kernel) -> tuple[int, int, int, int] | None:
     if not tensors:
         return None
     a, b, c, d = tensors[0]
-    scaled = "scaled_dot_product" in kernel.operator.name  # [batch, heads, queries, head_dim]
-    return (a, c, b, d) if scaled else (a, b, c, d)
+    return (a, c, b, d) if _heads_first(kernel) else (a, b, c, d)
+
+
+def _heads_first(kernel: Kernel) -> bool:
+    """Whether the operator's tensors are [batch, heads, tokens, head_dim] (flash's: heads after tokens)."""
+    return "scaled_dot_product" in kernel.operator.name or "cudnn_attention" in kernel.operator.name
 
 
 def recognise(kernel: Kernel) -> Attention | None:
@@ -80,8 +84,10 @@ def recognise(kernel: Kernel) -> Attention | None:
     if flash is not None:
         return _flash(kernel, flash)
     other = _EFFICIENT.search(kernel.name) or _FUSED.search(kernel.name)
-    shape = query_shape(kernel)
-    if other is None or shape is None:
+    if other is None:
+        return None
+    shape = query_shape(kernel) or _cudnn_shape(kernel)
+    if shape is None:
         return None
     backward = other.groupdict().get("pass") in ("B", "bprop") or "backward" in kernel.operator.name
     batch, queries, heads, head_dim = shape
@@ -89,6 +95,14 @@ def recognise(kernel: Kernel) -> Attention | None:
     engine = "efficient" if _EFFICIENT.search(kernel.name) else "native"
     # The mask is an argument, not in the name: square attention over tokens is taken as causal.
     return Attention(backward, queries == keys, batch, heads, queries, keys, head_dim, engine)
+
+
+def _cudnn_shape(kernel: Kernel) -> tuple[int, int, int, int] | None:
+    """From the grid of a graph that no operator names: blocks of 128 queries x heads x batch, 128 wide."""
+    if "_sdpa_" not in kernel.name:
+        return None
+    blocks, heads, batch = kernel.grid
+    return (batch, 128 * blocks, heads, 128)
 
 
 def _flash(kernel: Kernel, flash: re.Match[str]) -> Attention:
@@ -112,7 +126,7 @@ def _keys(kernel: Kernel, queries: int, backward: bool) -> int:
     index = 2 if backward else 1
     if len(tensors) <= index:
         return queries
-    axis = 2 if "scaled_dot_product" in kernel.operator.name else 1
+    axis = 2 if _heads_first(kernel) else 1
     return tensors[index][axis]
 
 

@@ -138,6 +138,18 @@ def test_flash_attention_prefers_the_operators_sizes() -> None:
     assert (fused.batch, fused.queries, fused.heads, fused.keys) == (2, 1000, 16, 1000)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_cudnn_attention_runs_at_its_own_generations_rate(named: bool) -> None:
+    shape = (2, 32, 4096, 128)  # [batch, heads, queries, head_dim]
+    operator = Operator("aten::_cudnn_attention_forward", (shape, shape, shape)) if named else Operator()
+    name = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop"
+    own = Kernel(name, (32, 32, 2), (128, 1, 1), operator=operator)
+    flash = Kernel(FLASH % "true", (32, 2, 32), (128, 1, 1))
+    answer = Estimator(load("dgx-h100")).estimate([own, flash])
+    assert answer.flops[0] == answer.flops[1] == 2 * 2 * 32 * 4096**2 * 128
+    assert answer.seconds[0] < answer.seconds[1]
+
+
 def test_attention_backward_has_two_and_a_half_times_the_flops_and_more_than_twice_the_time() -> None:
     forward = Kernel(FLASH % "true", (32, 4, 32), (128, 1, 1))
     backward = Kernel(FLASH_BACKWARD, (64, 4, 32), (256, 1, 1))

@@ -2,8 +2,8 @@
 
 Comes in: the *.tsv files beside this script, one row a symbol: symbol, library, behaviour and, optionally,
 the CUDA version since which the symbol exists and the one until which it did (0: open), for example 12080.
-Goes out, into OUTPUT_DIR: generated_stubs.cpp (every symbol that no C++ file defines), generated_symbols.cpp (name -> address)
-and exports.map (the linker's version script). Must not know what an implemented function does.
+Goes out, into OUTPUT_DIR: generated_stubs.cpp (every symbol that no C++ file defines), generated_symbols.cpp
+(name -> address) and exports.map (the linker's version script). Must not know what an implemented function does.
 
 Behaviours:
   implemented     a C++ file of the emulator defines it; the link fails if none does

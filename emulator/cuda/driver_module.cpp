@@ -1,6 +1,7 @@
 // The driver API's modules, libraries, functions, launches and occupancy. A CUfunction and a CUkernel are
 // KernelInfos, as in the runtime. Prototypes: cuda.h of CUDA 12 and 13.
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "cuda/driver.h"
 #include "cuda/image.h"
 #include "cuda/ptx.h"
+#include "values/values.h"
 
 namespace maya::cuda {
 namespace {
@@ -43,8 +45,8 @@ struct Function {
   Module* module = nullptr;
   KernelImage image;
   std::optional<PtxKernel> ptx;
-  std::mutex mutex;                                      // guards: bytes
-  std::unordered_map<std::string, std::uint64_t> bytes;  // by grid, block and scalar arguments
+  std::mutex mutex;  // guards: moved
+  std::unordered_map<std::string, std::optional<PtxKernel::Moved>> moved;  // by grid, block and scalar arguments
 };
 
 struct Functions {
@@ -203,9 +205,9 @@ std::vector<void*> unpack_arguments(const Function* function, void** extra) {
   return arguments;
 }
 
-// What the launch moves through global memory, found once per shape; 0: cannot be told.
-std::uint64_t launch_bytes(Function* function, const PtxLaunch& launch) {
-  if (function == nullptr || !function->ptx || launch.arguments == nullptr || !recording()) return 0;
+// What the launch moves through global memory, found once per shape.
+std::optional<PtxKernel::Moved> moved_by(Function* function, const PtxLaunch& launch) {
+  if (function == nullptr || !function->ptx || launch.arguments == nullptr || !recording()) return std::nullopt;
   std::string key(reinterpret_cast<const char*>(launch.grid), sizeof launch.grid + sizeof launch.block);
   for (const std::uint64_t scalar : function->ptx->scalars(launch.arguments)) {
     key.append(reinterpret_cast<const char*>(&scalar), sizeof scalar);
@@ -213,10 +215,21 @@ std::uint64_t launch_bytes(Function* function, const PtxLaunch& launch) {
   const std::lock_guard lock(function->mutex);
   // A kernel whose integers change with every launch is not worth running again for each.
   constexpr std::size_t kMostShapes = 256;
-  if (function->bytes.size() >= kMostShapes && !function->bytes.contains(key)) return 0;
-  const auto [at, fresh] = function->bytes.try_emplace(std::move(key), 0);
-  if (fresh) at->second = function->ptx->global_bytes(launch).value_or(0);
+  if (function->moved.size() >= kMostShapes && !function->moved.contains(key)) return std::nullopt;
+  const auto [at, fresh] = function->moved.try_emplace(std::move(key));
+  if (fresh) at->second = function->ptx->moved(launch);
   return at->second;
+}
+
+// Nobody computes what a module's kernel writes: it reads zero.
+void forget_results(const PtxKernel::Moved& moved, void** arguments) {
+  for (const PtxKernel::Written& written : moved.written) {
+    std::byte* to = nullptr;
+    std::memcpy(&to, arguments[written.argument], sizeof to);
+    if (!is_device_pointer(to)) continue;
+    if (written.bytes == 0) values::clobber(to);
+    else values::forget(to + written.first, written.bytes);
+  }
 }
 
 Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t shared_bytes, void* stream,
@@ -233,8 +246,9 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
     if (!unpacked.empty()) arguments = unpacked.data();
   }
   const PtxLaunch shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, arguments};
-  record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream,
-                launch_bytes(function, shape));
+  const auto moved = moved_by(function, shape);
+  record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, moved ? moved->bytes : 0);
+  if (moved) forget_results(*moved, arguments);
   return Result::kSuccess;
 }
 

@@ -554,6 +554,13 @@ void add_block(Sampled& sampled, Touched& touched, bool last) {
   }
 }
 
+PtxKernel::Written written_span(const Sampled& sampled, int argument, const void* value) {
+  if (!sampled.spans || sampled.highest <= sampled.lowest) return {argument, 0, 0};
+  std::uint64_t base = 0;
+  std::memcpy(&base, value, sizeof base);
+  return {argument, static_cast<std::int64_t>(sampled.lowest - base), sampled.highest - sampled.lowest};
+}
+
 }  // namespace
 
 std::optional<PtxKernel> PtxKernel::parse(std::string_view ptx, std::string_view name) {
@@ -580,7 +587,7 @@ std::vector<std::uint64_t> PtxKernel::scalars(void** arguments) const {
   return values;
 }
 
-std::optional<std::uint64_t> PtxKernel::global_bytes(const PtxLaunch& launch) const {
+std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const {
   const auto& [grid, block, arguments] = launch;
   if (arguments == nullptr && !parameters_.empty()) return std::nullopt;
   const std::uint64_t blocks = std::uint64_t{grid[0]} * grid[1] * grid[2];
@@ -616,14 +623,16 @@ std::optional<std::uint64_t> PtxKernel::global_bytes(const PtxLaunch& launch) co
     for (auto& [where, touched] : footprint) add_block(totals[where], touched, index == blocks - 1);
   }
 
-  std::uint64_t bytes = 0;
+  Moved moved;
   for (const auto& [where, sampled] : totals) {
     const std::uint64_t interior_blocks = blocks - 1, interior_samples = sample.size() - 1;
     const std::uint64_t all =
         sampled.last + (interior_samples == 0 ? 0 : sampled.interior * interior_blocks / interior_samples);
-    bytes += sampled.spans ? std::min(all, sampled.highest - sampled.lowest) : all;
+    moved.bytes += sampled.spans ? std::min(all, sampled.highest - sampled.lowest) : all;
+    const auto& [argument, written] = where;
+    if (written && argument >= 0) moved.written.push_back(written_span(sampled, argument, arguments[argument]));
   }
-  return bytes;
+  return moved;
 }
 
 }  // namespace maya::cuda

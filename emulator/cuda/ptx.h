@@ -24,12 +24,25 @@ class PtxKernel {
   // nullopt: no such entry, or its directives are not understood.
   static std::optional<PtxKernel> parse(std::string_view ptx, std::string_view name);
 
+  // What a launch writes behind one pointer argument: [first, first + bytes) from where it points.
+  // bytes 0: it writes there, the extent cannot be told.
+  struct Written {
+    int argument;
+    std::int64_t first;
+    std::uint64_t bytes;
+  };
+
+  struct Moved {
+    std::uint64_t bytes = 0;
+    std::vector<Written> written;
+  };
+
   // Distinct bytes that the launch reads plus those it writes, over all blocks; nullopt: cannot be told.
   // Sampled blocks stand for the others: per pointer, the bytes of a block times the blocks, but no more
   // than the span of addresses that the sample touches.
-  std::optional<std::uint64_t> global_bytes(const PtxLaunch& launch) const;
+  std::optional<Moved> moved(const PtxLaunch& launch) const;
 
-  // The integer arguments: with grid and block, all that global_bytes depends on.
+  // The integer arguments: with grid and block, all that moved() depends on.
   std::vector<std::uint64_t> scalars(void** arguments) const;
 
   struct Parameter {

@@ -9,6 +9,7 @@
 //   elementwise_kernel_with_index<I, F>(I N, F f, T* out) (RangeFactories.cu)
 // data[0] is the output. k = 1 + the functor's number of tensor operands.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -72,7 +73,8 @@ class Elementwise : public Executor {
     auto* const out = read_at<std::byte*>(data, 0);
     if (geometry.numel <= 0 || !on_device(out, 1)) return false;
     Operands operands;
-    if (!functor_ || !collect(data, types, operands) || !computable(geometry, operands)) {
+    if (!functor_ || !collect(data, types, operands) ||
+        !computable(geometry, operands, asks_whether_finite(geometry, operands, object))) {
       const std::size_t bytes = types != nullptr ? type_bytes(types[0]) : result_bytes_;
       forget_operand(geometry, 0, out, bytes);
       return true;
@@ -122,13 +124,26 @@ class Elementwise : public Executor {
                                [&](const Source& source) { return !source.tensor || add(source.type); });
   }
 
-  bool computable(const Geometry& geometry, const Operands& operands) const {
+  // isnan(x) is x != x, isfinite(x) is x == x and |x| != inf, isinf(x) is |x| == inf: a number nobody computed
+  // counts as finite, and so the answer is known.
+  bool asks_whether_finite(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
+    if (functor_->op == Op::kIsNan || functor_->op == Op::kIsInfinite) return true;
+    if (functor_->op != Op::kEqual || !is_float(functor_->compute)) return false;
+    if (functor_->tensors == 2) {
+      return operands[1].data == operands[2].data && geometry.strides[1] == geometry.strides[2];
+    }
+    return std::ranges::any_of(functor_->operands(), [&](const Source& source) {
+      return !source.tensor && std::isinf(load(source.type, object + source.offset).f);
+    });
+  }
+
+  bool computable(const Geometry& geometry, const Operands& operands, bool known_or_not) const {
     for (int at = 0; at <= functor_->tensors; ++at) {
       const std::size_t bytes = size_of(operands[at].type);
       if (geometry.numel * static_cast<std::int64_t>(bytes) > static_cast<std::int64_t>(kSmallBytes)) return false;
       const std::int64_t span = extent(geometry, at, bytes);
       if (span <= 0 || !on_device(operands[at].data, static_cast<std::size_t>(span))) return false;
-      if (at > 0 && !known_operand(geometry, at, operands[at])) return false;
+      if (at > 0 && !known_or_not && !known_operand(geometry, at, operands[at])) return false;
     }
     return true;
   }
@@ -252,6 +267,43 @@ class Range : public Executor {
   ScalarType index_, result_;
 };
 
+// distribution_elementwise_grid_stride_kernel<acc, unroll, D, L>(int64_t N, PhiloxCudaState, D, L): nobody
+// computes random numbers. L is a lambda of distribution_nullary_kernel<T, ..> (DistributionTemplates.h), the
+// first {char* out; int stride; ..}, the second {OffsetCalculator<1>; char* out; ..}.
+class Random : public Executor {
+ public:
+  Random(std::size_t bytes, bool strided) : bytes_(bytes), strided_(strided) {}
+
+  bool run(const Launch& launch) const override {
+    const auto numel = launch.argument<std::int64_t>(0);
+    const std::byte* const lambda = launch.bytes(3);
+    constexpr std::size_t kUnits[] = {1};
+    Geometry geometry{.numel = numel};
+    if (strided_) {
+      if (!read_calculator(lambda, 1, 0, kUnits, geometry)) return false;
+    } else {
+      const std::size_t strides[] = {static_cast<std::size_t>(read_at<std::int32_t>(lambda, 8))};
+      geometry = contiguous(numel, strides);
+    }
+    const auto* const out = read_at<std::byte*>(lambda, strided_ ? align_up(calculator_bytes(1), 8) : 0);
+    if (numel <= 0 || !on_device(out, bytes_)) return false;
+    forget_operand(geometry, 0, out, bytes_);
+    return true;
+  }
+
+ private:
+  std::size_t bytes_;
+  bool strided_;
+};
+
+std::unique_ptr<Executor> make_random(const Signature& kernel) {
+  if (kernel.parameters.size() != 4) return nullptr;
+  const FunctorType lambda = parse_functor(kernel.parameters[3]);
+  if (lambda.name != "distribution_nullary_kernel" || lambda.templates.empty() || lambda.lambda > 2) return nullptr;
+  const auto type = scalar_type(lambda.templates[0]);
+  return type ? std::make_unique<Random>(size_of(*type), lambda.lambda == 2) : nullptr;
+}
+
 // "std::array<char*, 3ul>" -> 3
 int array_length(std::string_view type) {
   const auto parts = parse_functor(type).templates;
@@ -327,6 +379,7 @@ std::unique_ptr<Executor> make_elementwise(const Signature& kernel) {
     return make_unrolled(kernel, find_functor(kernel.templates[0]));
   }
   if (kernel.name == "elementwise_kernel" && kernel.templates.size() == 3) return make_strided(kernel);
+  if (kernel.name == "distribution_elementwise_grid_stride_kernel") return make_random(kernel);
   if (kernel.name == "elementwise_kernel_with_index" && kernel.parameters.size() == 3) {
     const auto result = range_type(kernel.templates[1]);
     const auto index = scalar_type(kernel.templates[0]);

@@ -216,6 +216,35 @@ class Unscale : public Executor {
   ScalarType type_;
 };
 
+// amp_update_scale_cuda_kernel(float* scale, int* tracker, const float* found_inf, double growth, double
+// backoff, int interval) (AmpKernels.cu).
+class UpdateScale : public Executor {
+ public:
+  bool run(const Launch& launch) const override {
+    auto* const scale = launch.argument<std::byte*>(0);
+    auto* const tracker = launch.argument<std::byte*>(1);
+    auto* const found = launch.argument<std::byte*>(2);
+    if (!computable(scale, 1, ScalarType::kFloat) || !computable(tracker, 1, ScalarType::kInt32) ||
+        !computable(found, 1, ScalarType::kFloat)) {
+      forget(scale, 4);
+      forget(tracker, 4);
+      return true;
+    }
+    const float before = read_at<float>(scale, 0);
+    const bool infinite = read_at<float>(found, 0) != 0;
+    std::int32_t successes = infinite ? 0 : read_at<std::int32_t>(tracker, 0) + 1;
+    auto after = static_cast<float>(infinite ? before * launch.argument<double>(4) : before);
+    if (successes == launch.argument<std::int32_t>(5)) {
+      successes = 0;
+      const auto grown = static_cast<float>(before * launch.argument<double>(3));
+      if (std::isfinite(grown)) after = grown;
+    }
+    std::memcpy(scale, &after, sizeof after);
+    std::memcpy(tracker, &successes, sizeof successes);
+    return true;
+  }
+};
+
 struct NamedOp {
   std::string_view name;
   Op op;
@@ -262,6 +291,9 @@ class Norms : public Executor {
 std::unique_ptr<Executor> make_foreach(const Signature& kernel) {
   if (kernel.name == "lpnorm_cleanup" || kernel.name == "lpmax_cleanup") {
     return kernel.parameters.size() == 3 ? std::make_unique<Norms>() : nullptr;
+  }
+  if (kernel.name == "amp_update_scale_cuda_kernel") {
+    return kernel.parameters.size() == 6 ? std::make_unique<UpdateScale>() : nullptr;
   }
   if (kernel.name != "multi_tensor_apply_kernel" || kernel.templates.size() < 2) return nullptr;
   const auto lists = find_lists(kernel.templates[0]);

@@ -254,7 +254,8 @@ class Reduction : public Executor {
     Arguments arguments;
     if (!read_arguments(shape_, launch, arguments) || !on_device(arguments.result, 1)) return false;
     if (!computable(arguments)) {
-      forget_results(arguments);
+      if (shape_.kind == Kind::kAll && !arguments.partial) assume_all(arguments);
+      else forget_results(arguments);
       return true;
     }
     const Lane scalar = load(shape_.scalar, launch.bytes(0));
@@ -289,6 +290,16 @@ class Reduction : public Executor {
     Geometry second = arguments.kept;
     for (int dim = 0; dim < second.dims; ++dim) second.strides[0][dim] = second_offset(second.strides[0][dim]);
     forget_operand(second, 0, arguments.second_result, size_of(second_type()));
+  }
+
+  // all() of what nobody computed is true, as any() of it is false: isfinite(gradients).all() and the like
+  // pass.
+  void assume_all(const Arguments& arguments) const {
+    if (arguments.kept.numel * static_cast<std::int64_t>(size_of(shape_.result)) > static_cast<std::int64_t>(kSmallBytes)) {
+      return forget_results(arguments);
+    }
+    Output results(shape_.result);
+    walk(arguments.kept, 1, [&](const auto& kept) { results.put(arguments.result + kept[0], {.i = 1}); });
   }
 
   template <class T>

@@ -1,12 +1,14 @@
 #include "values/values.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "core/memory.h"
+#include "core/recorder.h"
 #include "values/executor.h"
 #include "values/known.h"
 
@@ -23,6 +25,9 @@ class Executors {
     if (kernel.resolved) return;
     const std::string name = without_anonymous_namespaces(kernel.name);
     auto executor = make(parse_signature(name));
+    if (!executor && std::getenv("MAYA_DEBUG_VALUES") != nullptr) {
+      annotate("{\"uncovered_kernel\": " + json_quote(kernel.name) + "}");
+    }
     kernel.executor = executor.get();
     if (executor) all_.push_back(std::move(executor));
     std::atomic_ref(kernel.resolved).store(true, std::memory_order_release);
@@ -30,10 +35,10 @@ class Executors {
 
  private:
   static std::unique_ptr<Executor> make(const Signature& kernel) {
-    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_compaction, make_foreach, make_opaque}) {
+    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_compaction, make_foreach}) {
       if (auto executor = family(kernel)) return executor;
     }
-    return nullptr;
+    return make_opaque(kernel);
   }
 
   std::mutex mutex_;  // protects all_ and the kernels' executor slots

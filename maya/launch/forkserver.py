@@ -130,9 +130,11 @@ class ForkServer:
         if self._warmed_for == wanted and self._process is not None and self._process.poll() is None:
             return
         answer = self._start_server(wanted)
-        if answer["rank_dependent"] or answer["cuda_initialised"]:
-            # These packages look at their rank, or at a device, while they are imported: each rank does it itself.
+        if answer["cuda_initialised"]:
             self._start_server(ALWAYS)
+        elif late := answer["rank_dependent"]:
+            # These look at their rank while they are imported: each rank imports them itself.
+            self._start_server(tuple(module for module in wanted if module not in late))
         self._warmed_for = wanted
 
     def _start_server(self, modules: tuple[str, ...]) -> dict[str, Any]:

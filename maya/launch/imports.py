@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 # Always warm: every script that Maya runs needs them.
@@ -12,22 +13,77 @@ ALWAYS = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.opt
 
 
 def heavy_imports(script: Path) -> list[str]:
-    """Modules of installed (not the user's own) packages that `script` imports unconditionally."""
+    """Modules of installed packages that `script`, and the user's own modules beside it, import at their top level.
+
+    The user's own modules are only read: what they do when they are imported is each rank's affair.
+    """
+    folder = script.parent
+    names: dict[str, None] = {}
+    seen: set[Path] = set()
+    waiting = [(script, "")]
+    while waiting:
+        path, package = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        for name in _imported(path, package):
+            files = _own_files(name, folder)
+            waiting += files
+            if not files and name not in ALWAYS and _is_installed(name, folder):
+                names[name] = None
+    return list(names)
+
+
+def _imported(path: Path, package: str) -> Iterator[str]:
+    """What a module imports whenever it is imported, `from` names included: they may be modules."""
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return []  # the rank meets it again, and reports it as the script's own
-    names: list[str] = []
-    for node in tree.body:
+        return  # the rank meets it again, and reports it as the script's own
+    for node in _top_level(tree.body):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
-    installed = [name for name in dict.fromkeys(names) if _is_installed(name, script.parent)]
-    return [name for name in installed if name not in ALWAYS]
+            for alias in node.names:
+                yield alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            if base:
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The module's own statements, and those it tries: an optional package is imported when it is there."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.Try):
+            yield from _top_level(node.body)
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parents = package.split(".")
+    parents = parents[: len(parents) - node.level + 1]
+    return ".".join([*parents, node.module] if node.module else parents)
+
+
+def _own_files(name: str, folder: Path) -> list[tuple[Path, str]]:
+    """The files, with the package each lies in, that importing `name` from `folder` runs; empty: not the user's own."""
+    parts = name.split(".")
+    files: list[tuple[Path, str]] = []
+    for length in range(1, len(parts) + 1):
+        path, dotted = folder.joinpath(*parts[:length]), ".".join(parts[:length])
+        if (path / "__init__.py").is_file():
+            files.append((path / "__init__.py", dotted))
+        elif path.with_suffix(".py").is_file():
+            files.append((path.with_suffix(".py"), dotted.rpartition(".")[0]))
+        elif not path.is_dir():
+            break
+    return files
 
 
 def _is_installed(name: str, folder: Path) -> bool:
+    """Whether `name` is a module (not an attribute of one) of an installed package."""
     top = name.partition(".")[0]
     if (folder / top).exists() or (folder / f"{top}.py").exists():
         return False  # the script's own folder comes first on its path
@@ -35,8 +91,19 @@ def _is_installed(name: str, folder: Path) -> bool:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return False
-    places = (
-        [spec.origin] if spec and spec.origin else list(spec.submodule_search_locations or ()) if spec else []
-    )
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if spec and spec.origin:
+        places.append(spec.origin)
     roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    return any(place.startswith(root) or "site-packages" in place for place in places for root in roots)
+    if not any(place.startswith(root) or "site-packages" in place for place in places for root in roots):
+        return False
+    return top == name or _is_module_file(name, places)
+
+
+def _is_module_file(name: str, places: list[str]) -> bool:
+    below = name.split(".")[1:]
+    for place in places:
+        path = Path(place).joinpath(*below)
+        if (path / "__init__.py").is_file() or any(path.parent.glob(f"{path.name}.*")):
+            return True
+    return False

@@ -70,14 +70,14 @@ def as_rank(
     raw: RawRank, records: NDArray[np.void], rank: int, announced: Announced
 ) -> tuple[RawRank, NDArray[np.void]]:
     """What `rank` would have recorded, had it run on: its representative's records among its own peers."""
-    own = announced[rank]
+    own = {**raw.communicators, **announced.get(rank, {})}
     records = records.copy()
     p2p = (records["kind"] == RecordKind.COLLECTIVE) & (records["peer"] >= 0)
     for index in np.unique(records["arg"][p2p]):
         chosen = p2p & (records["arg"] == index)
         shift = own[int(index)].rank - raw.communicators[int(index)].rank
         records["peer"][chosen] = (records["peer"][chosen] + shift) % own[int(index)].size
-    return replace(raw, rank=rank, communicators={**raw.communicators, **own}), records
+    return replace(raw, rank=rank, communicators=own), records
 
 
 def _distance(local: LocalCommunicator, peer: int) -> int:

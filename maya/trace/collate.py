@@ -220,7 +220,10 @@ def _fill_party(
 ) -> None:
     local = raw.communicators[index]
     classes = np.array([class_of_rank[m] if m >= 0 else -1 for m in members[index]], np.int32)
-    party["communicator"][chosen] = lookup[int(class_of_rank[raw.rank]), index]
+    number = lookup.get((int(class_of_rank[raw.rank]), index))
+    if number is None:
+        raise TraceError(f"rank {raw.rank} uses its communicator {index} but never announced it")
+    party["communicator"][chosen] = number
     party["place"][chosen] = local.rank
     party["size"][chosen] = local.size
     p2p = chosen & (party["peer"] >= 0)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,34 @@ print("\\nRESULT " + json.dumps(result))
 """
 
 
+# Imports PyTorch once, then forks a process for each program that a line of standard input names.
+SERVER = """
+import json, os, runpy, sys, traceback
+try:
+    import torch
+except ImportError:
+    pass
+for line in sys.stdin:
+    request = json.loads(line)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    os.chdir(request["directory"])
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY, 0o644), number)
+    sys.path.insert(0, request["directory"])
+    code = 0
+    try:
+        runpy.run_path("program.py", run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)
+"""
+
+
 @dataclass(frozen=True)
 class Run:
     """A program's `result` and the trace it left."""
@@ -47,12 +75,46 @@ class Run:
         return int(np.count_nonzero(self.trace.records["kind"] == kind))
 
 
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], int]]:
+    """`fork_server(directory)` runs `program.py` there, in a fork of a warmed process; its exit status."""
+    environment = preloaded(dict(os.environ), tmp_path_factory.mktemp("aliases"))
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        requests, answers = server.stdin, server.stdout
+        assert requests is not None and answers is not None
+
+        def run(directory: Path) -> int:
+            requests.write(json.dumps({"directory": str(directory)}) + "\n")
+            requests.flush()
+            return int(answers.readline())
+
+        yield run
+        requests.close()
+
+
+def fresh_process(directory: Path, variables: dict[str, str]) -> int:
+    """Runs `program.py` in a process that has `variables` from its start."""
+    environment = preloaded({**os.environ, **variables}, directory)
+    with (directory / "stdout").open("w") as stdout, (directory / "stderr").open("w") as stderr:
+        command = [sys.executable, "program.py"]
+        return subprocess.run(
+            command, env=environment, cwd=directory, stdout=stdout, stderr=stderr, check=False
+        ).returncode
+
+
 @pytest.fixture
-def emulate(tmp_path: Path) -> Callable[..., Run]:
+def emulate(tmp_path: Path, fork_server: Callable[[Path], int]) -> Callable[..., Run]:
     """`emulate(program, variables={}, files={}, **config)`: a Python program as rank 0 of a lone process.
 
-    `config` are keys of the rank configuration (emulator/core/process.h); `files` are written beside the
-    program, name -> text, and can be imported by it.
+    A program with environment `variables` gets a process of its own, others a fork. `config` are keys of the
+    rank configuration (emulator/core/process.h); `files` are written beside the program, name -> text, and can
+    be imported by it.
     """
 
     def run(
@@ -68,17 +130,10 @@ def emulate(tmp_path: Path) -> Callable[..., Run]:
             (tmp_path / name).write_text(textwrap.dedent(text))
         script = tmp_path / "program.py"
         script.write_text(FRAME.format(config=str(config_path), program=textwrap.dedent(program)))
-        environment = preloaded({**os.environ, **(variables or {})}, tmp_path)
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        last = done.stdout.strip().splitlines()[-1]
-        return Run(json.loads(last.removeprefix("RESULT ")), read_rank(rank_path(tmp_path, 0)), done.stderr)
+        code = fresh_process(tmp_path, variables) if variables else fork_server(tmp_path)
+        stdout, stderr = ((tmp_path / name).read_text() for name in ("stdout", "stderr"))
+        assert code == 0, stderr[-4000:]
+        last = stdout.strip().splitlines()[-1]
+        return Run(json.loads(last.removeprefix("RESULT ")), read_rank(rank_path(tmp_path, 0)), stderr)
 
     return run

@@ -43,7 +43,9 @@ def test_gathers_scatters_and_exchanges_put_parts_in_rank_order(values: Values) 
     dist.all_to_all_single(exchanged, torch.tensor([10 * rank + peer for peer in range(world)]).to(device))
     answer = [gathered.tolist(), part.tolist(), exchanged.tolist()]
     """
-    assert values(body, 3) == [[[0, 10, 1, 11, 2, 12], [6 * rank], [rank, 10 + rank, 20 + rank]] for rank in range(3)]
+    assert values(body, 3) == [
+        [[0, 10, 1, 11, 2, 12], [6 * rank], [rank, 10 + rank, 20 + rank]] for rank in range(3)
+    ]
 
 
 def test_broadcast_delivers_the_roots_flags(values: Values) -> None:

@@ -8,8 +8,16 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-# Always warm: every script that Maya runs needs them.
-ALWAYS = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim")
+# Always warm: every script that Maya runs needs them. Optimizers import torch._dynamo at their first use.
+ALWAYS = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch._dynamo")
+
+# What torch.compile imports when it decorates and when it compiles.
+COMPILER = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.triton",
+    "torch._inductor.async_compile",
+    "torch._inductor.runtime.triton_heuristics",
+)
 
 
 def heavy_imports(script: Path) -> list[str]:
@@ -26,12 +34,21 @@ def heavy_imports(script: Path) -> list[str]:
         if path in seen:
             continue
         seen.add(path)
+        if _compiles(path):
+            names.update(dict.fromkeys(COMPILER))
         for name in _imported(path, package):
             files = _own_files(name, folder)
             waiting += files
             if not files and name not in ALWAYS and _is_installed(name, folder):
                 names[name] = None
     return list(names)
+
+
+def _compiles(path: Path) -> bool:
+    try:
+        return b"torch.compile" in path.read_bytes()
+    except OSError:
+        return False
 
 
 def _imported(path: Path, package: str) -> Iterator[str]:

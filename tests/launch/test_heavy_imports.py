@@ -43,6 +43,11 @@ def later():
     assert heavy_imports(write(tmp_path, {"train.py": text})) == ["yaml"]
 
 
+def test_the_compiler_is_needed_where_it_is_called(tmp_path: Path) -> None:
+    script = write(tmp_path, {"train.py": "import own", "own.py": "fast = torch.compile(slow)"})
+    assert "torch._inductor.compile_fx" in heavy_imports(script)
+
+
 def test_a_users_module_hides_an_installed_one(tmp_path: Path) -> None:
     assert heavy_imports(write(tmp_path, {"train.py": "import yaml", "yaml.py": "import rich"})) == ["rich"]
 

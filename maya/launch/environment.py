@@ -63,8 +63,6 @@ def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:
     result["NVTX_INJECTION64_PATH"] = str(library)
     result["TRITON_LIBCUDA_PATH"] = str(directory)
     result["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking the runtime how many devices there are forbids forking
-    # cuDNN's fused attention is not emulated: PyTorch's own flash kernels stand in for it (docs/limits.md).
-    result["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
     # Ranks share few cores: compile in the rank itself rather than in a pool of workers each.
     result.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     result.setdefault("OMP_NUM_THREADS", "1")

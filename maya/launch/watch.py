@@ -136,7 +136,7 @@ class Watch:
         if outcome["status"] == "oom":
             return self._out_of_memory(rank, outcome)
         if outcome["status"] == "raised":
-            return self._failed(rank, outcome["traceback"] or outcome["message"])
+            return self._failed(rank, outcome["traceback"] or f"{outcome['message']}\n{self._stderr(rank)}")
         self.finished.add(rank)
         return None
 

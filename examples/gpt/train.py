@@ -108,7 +108,8 @@ def main() -> None:
         dist.init_process_group("nccl" if cuda else "gloo")
     torch.manual_seed(args.seed)
 
-    model: nn.Module = GPT(args.layers, args.hidden, args.heads, args.seq, args.vocab).to(device)
+    with device:  # parameters are made where they stay
+        model: nn.Module = GPT(args.layers, args.hidden, args.heads, args.seq, args.vocab)
     if rank == 0:
         count = sum(p.numel() for p in model.parameters())
         print(f"{count / 1e6:.1f} M parameters, {world} ranks", flush=True)

@@ -47,10 +47,11 @@ class Family:
     pattern: re.Pattern[str]
     operands: float
     variant: str = "elementwise"
+    item: int | None = None  # bytes of an element, where the name does not say
 
 
-def _family(pattern: str, operands: float, variant: str = "elementwise") -> Family:
-    return Family(re.compile(pattern), operands, variant)
+def _family(pattern: str, operands: float, variant: str = "elementwise", item: int | None = None) -> Family:
+    return Family(re.compile(pattern), operands, variant, item)
 
 
 # Passes over the largest tensor: what each algorithm must read and write once.
@@ -76,6 +77,8 @@ FAMILIES = (
     _family(r"fused_dropout|masked_scale", 2.5),
     _family(r"embedding_backward|compute_grad_weight|sum_and_scatter|EmbeddingBackward", 1.5),
     _family(r"CatArrayBatchedCopy", 2),
+    # FSDP unpacks what it gathered as bare bytes: 16-bit parameters under its mixed precision.
+    _family(r"split_with_sizes_copy", 2, item=2),
     _family(r"reduce_kernel|norm_kernel", 1),
     _family(r"scan|cumsum", 2),
     _family(r"radix|sort|Sort|topk|TopK", 6),
@@ -111,7 +114,8 @@ def traffic(kernel: Kernel) -> Traffic | None:
         return _triton(kernel)
     if family is not None:
         elements = _elements(kernel)
-        return Traffic(elements[0] * family.operands * item, variant, guessed=elements[1])
+        guessed = elements[1] or family.item is not None
+        return Traffic(elements[0] * family.operands * (family.item or item), variant, guessed)
     if kernel.operator.sizes:
         total = sum(_numel(size) for size in kernel.operator.sizes) + _largest(kernel)
         threads = math.prod(kernel.grid) * math.prod(kernel.block)

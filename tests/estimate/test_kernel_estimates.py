@@ -95,6 +95,14 @@ def test_layer_norm_backward_walks_three_tensors() -> None:
     assert moved(NORM_BACKWARD, sizes=((16, 64), (16, 64), ())) == 3 * 1024 * 4
 
 
+def test_unpacked_parameters_are_taken_as_16_bit_and_called_a_guess() -> None:
+    name = (
+        "void at::native::detail::split_with_sizes_copy_out_contiguous_no_cast_kernel(char**, char**, long*)"
+    )
+    traffic = kernels.traffic(kernel(name, sizes=((4, 1000),)))
+    assert traffic == kernels.Traffic(2 * 4000 * 2, guessed=True)
+
+
 def test_gather_moves_rows_not_the_table() -> None:
     assert moved(GATHER, sizes=((50304, 768), (8192,))) == 2 * 8192 * 768 * 4
 

@@ -120,21 +120,20 @@ def clusters() -> None:
     """List the clusters that come with Maya."""
     from maya.clusters import load, names
 
-    table = Table(
-        "name", "GPU", "a node", "memory", "bf16 TFLOP/s", "HBM TB/s", "between GPUs", "between nodes"
-    )
+    table = Table("name", "GPUs", "GiB", "bf16 TFLOP/s", "HBM TB/s", "link GB/s", "NICs Gb/s", box=None)
+    for column in table.columns:
+        column.no_wrap = True
     for name in names():
         it = load(name)
         peak = it.device.peak_flops.get("bf16") or it.device.peak_flops.get("fp16", 0.0)
         table.add_row(
             name,
-            it.device.name,
-            str(it.node.gpus),
-            f"{it.device.memory_bytes / 2**30:.0f} GiB",
+            f"{it.node.gpus} x {it.device.key}",
+            f"{it.device.memory_bytes / 2**30:.0f}",
             f"{peak / 1e12:.0f}",
             f"{it.device.memory_bandwidth / 1e12:.2f}",
-            f"{it.node.link.kind} {it.node.link.bandwidth / 1e9:.0f} GB/s",
-            f"{it.node.nics}x {it.node.nic.kind} {it.node.nic.bandwidth * 8 / 1e9:.0f} Gb/s",
+            f"{it.node.link.bandwidth / 1e9:.0f}",
+            f"{it.node.nics} x {it.node.nic.bandwidth * 8 / 1e9:.0f}",
         )
     Console().print(table)
 

@@ -19,6 +19,8 @@ from maya.launch import emulator_library
 # What the behaviours of the emulator's ABI table come down to for a user.
 COVERAGE = {
     "implemented": "implemented",
+    "alias": "implemented",
+    "host": "accepted",  # runs in the real library, which needs no device for it
     "handle-create": "accepted",
     "handle-destroy": "accepted",
     "succeed": "accepted",
@@ -68,8 +70,8 @@ def examine() -> Findings:
     imported = _imported_symbols(root / "lib") & behaviours.keys() if root else set()
     coverage = dict.fromkeys(("implemented", "accepted", "refused"), 0)
     for symbol in imported:
-        coverage[COVERAGE[behaviours[symbol]]] += 1
-    refused = tuple(sorted(symbol for symbol in imported if COVERAGE[behaviours[symbol]] == "refused"))
+        coverage[behaviours[symbol]] += 1
+    refused = tuple(sorted(symbol for symbol in imported if behaviours[symbol] == "refused"))
     return Findings(platform.python_version(), version, cuda, coverage, refused, tuple(problems))
 
 
@@ -88,7 +90,7 @@ def render(findings: Findings, console: Console) -> None:
 
 
 def abi_table() -> dict[str, str]:
-    """Symbol -> behaviour, as the emulator itself states it.
+    """Symbol -> implemented, accepted or refused, as the emulator itself states it.
 
     Asked of a process of its own: the emulator bears libcuda's SONAME and must not stay loaded here.
     """
@@ -102,7 +104,7 @@ def abi_table() -> dict[str, str]:
         [sys.executable, "-c", program, str(emulator_library())], capture_output=True, text=True, check=True
     )
     rows = (line.split("\t") for line in completed.stdout.splitlines() if line)
-    return {row[0]: row[2] for row in rows}
+    return {row[0]: COVERAGE[row[2].partition(":")[0]] for row in rows}
 
 
 def _torch_root() -> Path | None:

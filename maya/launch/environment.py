@@ -62,7 +62,9 @@ def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:
     result["LD_LIBRARY_PATH"] = _joined(str(directory), environment.get("LD_LIBRARY_PATH"))
     result["NVTX_INJECTION64_PATH"] = str(library)
     result["TRITON_LIBCUDA_PATH"] = str(directory)
-    result["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking the runtime how many devices there are forbids forking
+    result["PYTORCH_NVML_BASED_CUDA_CHECK"] = (
+        "1"  # asking the runtime how many devices there are forbids forking
+    )
     # Ranks share few cores: compile in the rank itself rather than in a pool of workers each.
     result.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     result.setdefault("OMP_NUM_THREADS", "1")

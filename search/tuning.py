@@ -149,7 +149,7 @@ class _JudgeTrainable(tune.Trainable):
             prediction = self._judge(assignment)
         except Exception:
             prediction = Prediction("FAILED", message=traceback.format_exc())
-        outcome = Outcome(prediction.verdict, as_json(prediction), time.monotonic() - began)
+        outcome = Outcome.of(prediction, time.monotonic() - began)
         return {"outcome": json.dumps(asdict(outcome)), "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
@@ -161,14 +161,3 @@ class _JudgeTrainable(tune.Trainable):
 
     def cleanup(self) -> None:
         self._open.close()
-
-
-def as_json(prediction: Prediction) -> dict[str, Any]:
-    """The prediction as `maya predict --json` writes it, numpy's scalars made plain."""
-    return json.loads(json.dumps(asdict(prediction), default=_plain))  # type: ignore[no-any-return]
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} in a prediction")

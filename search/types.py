@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from maya.search.expression import Value
@@ -34,6 +35,11 @@ class Outcome:
     verdict: Literal["FITS", "OOM", "FAILED", "INCOMPLETE"]
     prediction: dict[str, Any] = field(default_factory=dict)
     wall_s: float = 0.0
+
+    @classmethod
+    def of(cls, prediction: Prediction, wall_s: float = 0.0) -> Outcome:
+        """The prediction as `maya predict --json` writes it, numpy's scalars made plain."""
+        return cls(prediction.verdict, json.loads(json.dumps(asdict(prediction), default=_plain)), wall_s)
 
     @property
     def iteration_time_s(self) -> float | None:
@@ -99,3 +105,9 @@ class Trial:
     @property
     def ran_and_fits(self) -> bool:
         return self.known == "fits" and self.objective is not None
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} in a prediction")

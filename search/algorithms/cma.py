@@ -3,6 +3,8 @@
 pycma's integer handling keeps a coordinate's spread from falling below one step (Hansen 2011, "A CMA-ES for
 mixed-integer nonlinear optimization"). When the distribution has collapsed, or several generations bring no
 new point, the search restarts elsewhere with a larger population (Auger & Hansen 2005, IPOP-CMA-ES).
+Each generation is joined by unseen neighbours of the best points, since rounding hides single steps from the
+distribution, and by an unseen point at random; the strategy is not told of those.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,9 @@ with warnings.catch_warnings():
 
 _STALE_GENERATIONS = 3  # so many without a new point: restart
 _LARGEST_POPULATION = 64
+_ELITE = 3  # best points whose neighbours are tried
+_NEIGHBOURS = 2  # a generation
+_EXPLORERS = 1  # a generation, and one more after each restart
 _INITIAL_SIGMA = 0.3  # of a knob's range: pycma's advice, about a third of the region of interest
 
 
@@ -36,41 +42,74 @@ class CmaSampler(Sampler):
         # pycma wants two dimensions at least; the ones added here decide nothing.
         padding = [2] * max(0, 2 - len(self._free))
         self._top = np.array([*(space.cardinalities[place] for place in self._free), *padding]) - 1.0
-        self._asked: set[Point] = set()
+        self._best: dict[Point, float] = {}
         self._stale = 0
+        self._restarts = 0
         self._population = int(4 + 3 * np.log(len(self._top)))  # Hansen 2016, eq. (48)
         self._strategy: Any = None
         self._vectors: list[Any] = []
         self._restart(centre=self._top / 2)
 
     def ask(self) -> list[Point]:
-        """One generation, rounded to the grid and clipped to it."""
+        """One generation, rounded to the grid and clipped to it, and a few unseen points beside it."""
+        start: Point | None = None
         if self._stale >= _STALE_GENERATIONS or self._collapsed():
             start = self._unseen.draw()
             if start is None:
                 return []
+            self._restarts += 1
             self._population = min(2 * self._population, _LARGEST_POPULATION)
             self._restart(self._vector(start))
-            self._asked.add(start)
-            return [start, *self._generation()]
-        return self._generation()
-
-    def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
-        losses = list(losses)[len(points) - len(self._vectors) :]  # a restart's seed is not of the generation
-        with self._own_numbers():
-            self._strategy.tell(self._vectors, losses)
-
-    def _generation(self) -> list[Point]:
         with self._own_numbers():
             self._vectors = self._strategy.ask()
-        points = [self._round(vector) for vector in self._vectors]
-        new = {point for point in map(self._space.canonical, points) if self._space.admissible(point)}
-        new -= self._asked
-        for point in sorted(new):
+        generation = [self._round(vector) for vector in self._vectors]
+        self._stale = self._stale + 1 if self._note(generation) == 0 else 0
+        beside = [start] if start is not None else []
+        return [*generation, *beside, *self._neighbours(), *self._explorers()]
+
+    def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
+        ranked = {**self._best, **dict(zip(map(self._space.canonical, points), losses, strict=True))}
+        self._best = dict(sorted(ranked.items(), key=lambda item: (item[1], item[0]))[:_ELITE])
+        with self._own_numbers():
+            self._strategy.tell(self._vectors, list(losses)[: len(self._vectors)])
+
+    def _note(self, points: Sequence[Point]) -> int:
+        """Mark admissible points as proposed; how many of them are new."""
+        return sum(
             self._unseen.mark(point)
-        self._stale = 0 if new else self._stale + 1
-        self._asked |= new
-        return points
+            for point in map(self._space.canonical, points)
+            if self._space.admissible(point)
+        )
+
+    def _neighbours(self) -> list[Point]:
+        """Unseen points one knob, then two knobs away from the best: what rounding hides from CMA."""
+        found: list[Point] = []
+        for knobs in (1, 2):
+            for elite in self._best:
+                for point in self._around(elite, knobs):
+                    if len(found) == _NEIGHBOURS:
+                        return found
+                    if self._note([point]):
+                        found.append(point)
+        return found
+
+    def _around(self, centre: Point, knobs: int) -> Iterator[Point]:
+        """Points that differ from `centre` in so many knobs by one step each, in random order."""
+        moves = [
+            tuple(zip(places, steps, strict=True))
+            for places in combinations(self._free, knobs)
+            for steps in product((-1, 1), repeat=knobs)
+        ]
+        for number in self._numbers.permutation(len(moves)):
+            point = list(centre)
+            for place, step in moves[number]:
+                point[place] += step
+            if all(0 <= index < count for index, count in zip(point, self._space.cardinalities, strict=True)):
+                yield tuple(point)
+
+    def _explorers(self) -> list[Point]:
+        drawn = (self._unseen.draw() for _ in range(_EXPLORERS + self._restarts))
+        return [point for point in drawn if point is not None]
 
     def _vector(self, point: Point) -> Any:
         vector = np.zeros(len(self._top))

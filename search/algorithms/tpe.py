@@ -11,7 +11,7 @@ from maya.search.algorithms.unseen import Unseen
 from maya.search.space import Point, Space
 
 _BATCH = 8
-_STALE_BATCHES = 3  # so many without a new point: one at random instead
+_STALE_BATCHES = 3  # so many without a new point: random search from there on
 
 
 class MissingExtraError(MayaError):
@@ -33,24 +33,21 @@ class TpeSampler(Sampler):
         }
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._study = optuna.create_study(sampler=sampler)
-        self._asked: set[Point] = set()
         self._trials: list[Any] = []
         self._stale = 0
 
     def ask(self) -> list[Point]:
+        if self._stale >= _STALE_BATCHES:  # the estimator repeats itself: what is left, at random
+            self._trials = []
+            drawn = (self._unseen.draw() for _ in range(_BATCH))
+            return [point for point in drawn if point is not None]
         self._trials = [self._study.ask(self._distributions) for _ in range(_BATCH)]
         points = [tuple(trial.params[key] for key in sorted(trial.params)) for trial in self._trials]
-        new = {point for point in map(self._space.canonical, points) if self._space.admissible(point)}
-        new -= self._asked
-        self._asked |= new
-        for point in sorted(new):
-            self._unseen.mark(point)
-        self._stale = 0 if new else self._stale + 1
-        if self._stale < _STALE_BATCHES:
-            return points
-        fresh = self._unseen.draw()
-        return [*points, fresh] if fresh is not None else []
+        canonical = [self._space.canonical(point) for point in points]
+        new = [self._unseen.mark(point) for point in canonical if self._space.admissible(point)]
+        self._stale = 0 if any(new) else self._stale + 1
+        return points
 
     def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
-        for trial, loss in zip(self._trials, losses[: len(self._trials)], strict=True):
+        for trial, loss in zip(self._trials, losses, strict=False):
             self._study.tell(trial, loss)

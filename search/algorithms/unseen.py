@@ -18,8 +18,11 @@ class Unseen:
         self._seen: set[Point] = set()
         self._rest: Iterator[Point] | None = None  # once sampling finds nothing new: what a walk still holds
 
-    def mark(self, point: Point) -> None:
+    def mark(self, point: Point) -> bool:
+        """Count a canonical point as seen; whether it was new."""
+        new = point not in self._seen
         self._seen.add(point)
+        return new
 
     def draw(self) -> Point | None:
         """A new point, marked as seen; None when every admissible point has been."""

@@ -1,0 +1,144 @@
+"""The search's report in a real browser, at desktop and phone size, light and dark."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maya.clusters import load
+from maya.search.report import write_report
+from maya.search.results import Experiment, write_results
+from maya.simulate.types import Breakdown, Prediction
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed (scripts/test does)"
+)
+
+
+def synthetic() -> Any:
+    """The synthetic search of tests/search, which lies beside this room."""
+    path = Path(__file__).parents[1] / "search" / "synthetic.py"
+    spec = importlib.util.spec_from_file_location("synthetic_search", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    made = synthetic()
+
+    def judge(assignment: Any) -> Prediction:
+        if assignment.trial % 29 == 7:
+            return Prediction("FAILED", message="Traceback\nRuntimeError: </script><b>boom</b>")
+        prediction = made.analytic(assignment)
+        if prediction.iteration_time_s is None:
+            return prediction
+        quarter = prediction.iteration_time_s / 4
+        parts = Breakdown(quarter, quarter, quarter, quarter)
+        return dataclasses.replace(prediction, breakdown_s=parts, hardware_flops_utilization=0.4)
+
+    search = made.make_search(tmp_path_factory.mktemp("experiment") / "search", search__max_trials=90)
+    made.run_inline(search, judge)
+    assert {"FITS", "OOM", "FAILED", "PRUNED"} <= set(search.counts.verdicts)
+    return Experiment(search, load("dgx-h100"), "train.py", False, wall_s=1.0, concurrency=1)
+
+
+@pytest.fixture(scope="module")
+def report(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(experiment, tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desktop", "phone"])
+def test_table_and_plots_are_seen_without_console_errors(
+    browser: Any, report: Path, experiment: Experiment, width: int, height: int, scheme: str
+) -> None:
+    phone = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get_log("browser")
+    browser.get(report.as_uri())
+    rows = browser.find_elements("css selector", "#ranking tbody tr")
+    assert len(rows) == len(experiment.search.ranking())
+    heads = [
+        head.get_attribute("textContent") for head in browser.find_elements("css selector", "#ranking th")
+    ]
+    assert {knob.name for knob in experiment.search.space.knobs} <= set(heads)
+    for plot in ("memory-plot", "convergence-plot", "knobs-plot"):
+        drawn = browser.find_elements("css selector", f"#{plot} svg .scatterlayer .trace")
+        assert drawn and drawn[0].is_displayed()
+    assert "torchrun" in browser.find_element("id", "command").text
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
+    requests = [entry["message"] for entry in browser.get_log("performance")]
+    sent = [message for message in requests if '"Network.requestWillBeSent"' in message]
+    assert not [message for message in sent if '"url":"http' in message]
+
+
+@needs_browser
+def test_a_click_sorts_the_table(browser: Any, report: Path) -> None:
+    browser.get(report.as_uri())
+    browser.execute_script("document.querySelectorAll('#ranking th button')[4].click()")
+    cells = browser.find_elements("css selector", "#ranking tbody tr td:nth-child(5)")
+    shown = [float(cell.get_attribute("textContent")) for cell in cells]
+    assert shown == sorted(shown)
+
+
+def test_what_a_script_printed_cannot_become_part_of_the_page(report: Path) -> None:
+    text = report.read_text()
+    assert "<b>boom</b>" not in text and "&lt;b&gt;boom" in text
+
+
+def test_files_say_the_same(experiment: Experiment, tmp_path: Path) -> None:
+    import json
+
+    import pandas as pd
+
+    write_results(experiment, tmp_path)
+    best = json.loads((tmp_path / "best.json").read_text())
+    table = pd.read_csv(tmp_path / "trials.csv")
+    assert len(table) == len(pd.read_parquet(tmp_path / "trials.parquet")) == len(experiment.search.trials)
+    fitting = table[table.verdict == "FITS"]
+    assert fitting.iteration_time_s.min() == pytest.approx(best["iteration_time_s"])
+    launch = (tmp_path / "launch.sh").read_text()
+    assert "--nnodes=4" in launch and '"--node-rank=$NODE_RANK"' in launch
+    assert all(word in launch for word in best["command"] if word.startswith("--"))

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import make_search, outcome_of, run_inline
+
+from maya.search.journal import NAME, Journal, JournalError
+
+PROGRAM = Path(__file__).with_name("search_program.py")
+
+
+def answer(directory: Path, runner: str, seconds: float = 0.0) -> dict[str, float]:
+    command = [sys.executable, str(PROGRAM), str(directory), runner, str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def finished(directory: Path) -> list[tuple[int, ...]]:
+    """Points whose outcome is on record, in whole lines."""
+    path = directory / NAME
+    content = path.read_bytes() if path.exists() else b""
+    lines = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()[1:]]
+    return [tuple(line["point"]) for line in lines if line["verdict"] != "PRUNED"]
+
+
+def kill_when_recorded(directory: Path, runner: str, seconds: float, lines: int) -> None:
+    """Start a search and end it with SIGKILL once its journal has so many lines."""
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(directory), runner, str(seconds)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    path = directory / NAME
+    try:
+        while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < lines):
+            time.sleep(0.005)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize(("runner", "seconds"), [("inline", 0.02), ("ray", 0.05)])
+def test_killed_search_resumes_to_the_same_best_and_runs_no_finished_trial_again(
+    tmp_path: Path, runner: str, seconds: float
+) -> None:
+    undisturbed = answer(tmp_path / "undisturbed", "inline")
+    killed = tmp_path / "killed"
+    for lines in (14,) if runner == "ray" else (4, 25):
+        kill_when_recorded(killed, runner, seconds, lines)
+    before = set(finished(killed))
+    assert len(before) >= 3
+    assert answer(killed, runner) == undisturbed
+    after = finished(killed)
+    assert before <= set(after) and len(after) == len(set(after))
+    runs = Counter((killed / "judged").read_text().splitlines())
+    assert sum(runs.values()) <= len(after) + 2 * 2  # what was in flight when a kill came, no more
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.floats(0.05, 1.0), seed=st.integers(0, 3))
+def test_journal_cut_anywhere_resumes_to_the_same_search(tmp_path: Path, cut: float, seed: int) -> None:
+    whole = Path(tempfile.mkdtemp(dir=tmp_path))
+    reference = run_inline(make_search(whole, search__seed=seed, search__max_trials=50))
+    content = (whole / NAME).read_bytes()
+    header = content.index(b"\n") + 1
+    torn = Path(tempfile.mkdtemp(dir=tmp_path))
+    (torn / NAME).write_bytes(content[: max(header, int(cut * len(content)))])
+    kept = len(finished(torn))
+    search = make_search(torn, resume=True, search__seed=seed, search__max_trials=50)
+    launched = 0
+    while (assignment := search.next()) is not None:
+        launched += 1
+        search.finish(assignment.trial, outcome_of(assignment))
+    assert search.trials == reference.trials
+    assert launched == len(finished(whole)) - kept
+    assert sorted((torn / NAME).read_bytes().splitlines()) == sorted(content.splitlines())
+
+
+def test_journal_is_locked_while_a_search_writes_it(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "one", {}):
+        with pytest.raises(JournalError, match="in use by a running search"):
+            Journal.resume(tmp_path / "one")
+        with pytest.raises(JournalError, match="already holds a search"):
+            Journal.create(tmp_path / "one", {})
+    Journal.resume(tmp_path / "one").close()
+
+
+def test_damage_before_the_last_line_is_refused(tmp_path: Path) -> None:
+    run_inline(make_search(tmp_path / "one", search__max_trials=5))
+    lines = (tmp_path / "one" / NAME).read_bytes().splitlines(keepends=True)
+    (tmp_path / NAME).write_bytes(b"".join([*lines[:2], b'{"torn\n', *lines[2:]]))
+    with pytest.raises(JournalError, match=r"journal.jsonl:3: is damaged"):
+        Journal.resume(tmp_path)

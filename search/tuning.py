@@ -120,6 +120,10 @@ class _SearchAdapter(Searcher):
             return
         self._search.finish(number, Outcome(**json.loads(result["outcome"])))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles its searcher for a restore of its own, which nothing here uses."""
+        return {}
+
     def save(self, checkpoint_path: str) -> None:
         """The journal is the record."""
 

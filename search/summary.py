@@ -58,8 +58,7 @@ def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
 def _table(search: Search, ranking: Sequence[Trial]) -> Table:
     objective = search.objective
     table = Table("#", "trial", f"{objective.metric} ({objective.unit})", "memory", "HFU", "verdict")
-    for name in (knob.name for knob in search.space.knobs):
-        table.add_column(name)
+    table.add_column("configuration", overflow="fold")
     for place, trial in enumerate(ranking, 1):
         prediction = trial.outcome.prediction if trial.outcome else {}
         memory = prediction.get("peak_memory_bytes", {}).get("max")
@@ -71,7 +70,7 @@ def _table(search: Search, ranking: Sequence[Trial]) -> Table:
             f"{memory / 2**30:.1f} GiB" if memory else "",
             f"{utilization:.1%}" if utilization is not None else "",
             trial.verdict,
-            *(show(value) for value in trial.configuration.values()),
+            " ".join(f"{name}={show(value)}" for name, value in trial.configuration.items()),
         )
     return table
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from maya.clusters.types import Cluster, Device, Link, Node
 from pydantic import BaseModel, ValidationError
+
+from maya.clusters.types import Cluster, Device, Link, Node
 
 SHIPPED = Path(__file__).parent
 

@@ -27,9 +27,7 @@ def space(tmp_path: Path) -> Path:
     return path
 
 
-def refusal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
-) -> str:
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     monkeypatch.setattr("sys.argv", ["maya-search", *map(str, arguments)])
     with pytest.raises(SystemExit) as exit_:
         main()
@@ -43,7 +41,10 @@ def refusal(
     ("more", "message"),
     [
         ("cluter: dgx-a100", "cluter: unknown key; did you mean 'cluster'?"),
-        ("constraints: ['tp == 3']", "constraints[0]: no configuration satisfies 'tp == 3'; nearest: tp(2) != 3"),
+        (
+            "constraints: ['tp == 3']",
+            "constraints[0]: no configuration satisfies 'tp == 3'; nearest: tp(2) != 3",
+        ),
         ("constraints: ['dp == 3']", "constraints[0]: unknown name 'dp' in 'dp == 3'"),
     ],
 )

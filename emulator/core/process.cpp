@@ -160,7 +160,10 @@ void publish_step(std::uint64_t steps, std::uint64_t hash) {
   // The launcher raises the limit or kills the process.
   const timespec nap{0, 500'000};
   while (steps >= limit.load(std::memory_order_acquire)) nanosleep(&nap, nullptr);
-  slot->state.store(static_cast<std::uint32_t>(RankState::kRunning), std::memory_order_release);
+  // A rank that was ended while it waited stays so: its peers listen to its representative now.
+  auto paused = static_cast<std::uint32_t>(RankState::kPaused);
+  if (!slot->state.compare_exchange_strong(paused, static_cast<std::uint32_t>(RankState::kRunning)))
+    for (;;) nanosleep(&nap, nullptr);  // until the launcher's SIGKILL
 }
 
 void begin_from_environment() {

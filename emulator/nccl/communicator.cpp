@@ -23,7 +23,8 @@ namespace {
 constexpr std::size_t kSmallBytes = values::kSmallBytes;  // of one rank's contribution: it really moves
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
 constexpr int kYields = 50;            // before a waiting rank sleeps
-constexpr long kNapMicroseconds = 20'000;  // a peer that was ended posts nothing: look again
+// A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
+constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 500'000;
 
 // What the process knows of NCCL. Peers without a control file are communicators of this process
 // (ncclCommInitAll); their messages live in private memory.
@@ -281,10 +282,10 @@ const Message* await(const Placed& placed, int member) {
   }
   if (state().alone) return nullptr;
   const Waiting waiting(placed, member);
-  for (;;) {
+  for (long nap = kFirstNapMicroseconds;; nap = std::min(nap * 2, kLongestNapMicroseconds)) {
     const std::uint32_t ticket = state().mailbox.ticket();
     if (const Message* message = look(placed, member)) return message;
-    state().mailbox.sleep(ticket, kNapMicroseconds);
+    state().mailbox.sleep(ticket, nap);
   }
 }
 

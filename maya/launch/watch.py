@@ -37,10 +37,10 @@ TRACE_HEADER = np.dtype(
 class _Progress:
     """When something last moved, for finding a hang."""
 
-    seen: tuple[int, ...] = ()
+    seen: tuple[object, ...] = ()
     since: float = 0.0
 
-    def stalled(self, now: tuple[int, ...]) -> bool:
+    def stalled(self, now: tuple[object, ...]) -> bool:
         if now != self.seen:
             self.seen, self.since = now, time.monotonic()
         return time.monotonic() - self.since > HANG_SECONDS
@@ -200,11 +200,15 @@ class Watch:
             )
         return "\n".join(lines)
 
-    def _activity(self) -> tuple[int, ...]:
-        """Changes while any rank works: optimizer steps, or CPU time of a rank that does not just wait."""
+    def _activity(self) -> tuple[object, ...]:
+        """Changes while any rank works: steps, what it waits for, or CPU time while one does not wait."""
+        ranks = sorted(self.running)
+        states = [self.control.state(rank) for rank in ranks]
+        places = tuple((self.control.steps(rank), self.control.wait_site(rank)) for rank in ranks)
+        if all(state in (RankState.WAITING, RankState.PAUSED) for state in states):
+            return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
         ticks = sum(_cpu_ticks(pid) for name, pid in self.connection.living.items() if name != "store")
-        # A rank that waits for a message polls now and then; a tenth of a second is no progress.
-        return (*(self.control.steps(rank) for rank in self.running), ticks // 10)
+        return (*states, *places, ticks // 10)
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from maya.launch import ForkServer, Job, Run
 
 Launch = Callable[..., Run]
@@ -121,3 +123,24 @@ def test_a_server_runs_job_after_job(server: ForkServer, tmp_path: Path) -> None
     for turn in range(5):
         run = server.run(Job(str(script)), tmp_path / f"run{turn}")
         assert run.status == "traced", run.traceback
+
+
+def test_ranks_that_wait_for_each_other_fail_with_what_they_wait_for(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maya.launch.watch.HANG_SECONDS", 2.0)
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        flag = torch.ones(1, device="cuda")
+        dist.recv(flag, 1 - rank)
+        dist.send(flag, 1 - rank)
+        """,
+        2,
+    )
+    assert run.status == "failed"
+    assert "rank 0: waiting for rank 1" in run.traceback
+    assert "rank 1: waiting for rank 0" in run.traceback

@@ -129,7 +129,8 @@ def _search(
     search = Search(space, sampler_for(space), objective, journal, progress.settled)
     for note in search.dominance.notes:
         console.print(note, highlight=False)
-    judges = ScriptJudges(str(Path(plan.script).resolve()), plan.cluster, plan.module, timeout)
+    script = plan.script if plan.module else str(Path(plan.script).resolve())
+    judges = ScriptJudges(script, plan.cluster, str(Path.cwd()), plan.module, timeout)
     began = time.monotonic()
     stopped = None
     with progress:

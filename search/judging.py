@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ class ScriptJudges:
 
     script: str
     cluster: Cluster
+    directory: str  # where the script runs
     module: bool = False
     timeout_s: float = 600.0
 
@@ -28,6 +30,7 @@ class ScriptJudges:
     def _open(self) -> Iterator[Judge]:
         from maya.predict import Predictor  # loads the emulator: only where trials run
 
+        os.chdir(self.directory)
         with Predictor(self.cluster) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 _QUIET = {  # read by Ray when it is imported and by the processes it starts
@@ -72,10 +73,14 @@ def _ray(concurrency: int, address: str | None) -> Iterator[None]:
     """A Ray of our own on this machine, or the one at `address`."""
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    here, scratch = Path.cwd(), contextlib.ExitStack()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address:
         ray.init(address=address, **quiet)
     else:
+        # Ray puts the directory it starts in on its workers' path; a checkout of Maya there would be imported
+        # in place of the installed package.
+        os.chdir(scratch.enter_context(tempfile.TemporaryDirectory(prefix="maya-ray-")))
         ray.init(
             num_cpus=max(concurrency, os.cpu_count() or 1),
             num_gpus=0,
@@ -84,10 +89,12 @@ def _ray(concurrency: int, address: str | None) -> Iterator[None]:
             _node_ip_address="127.0.0.1",  # works without a network
             **quiet,
         )
+    os.chdir(here)
     try:
         yield
     finally:
         ray.shutdown()
+        scratch.close()
 
 
 class _SearchAdapter(Searcher):

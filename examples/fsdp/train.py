@@ -1,6 +1,6 @@
 """Train a GPT-like model with FSDP2: parameters, gradients and optimizer state sharded over all ranks.
 
-    torchrun --nproc-per-node 8 train.py --layers 32 --hidden 4096 --heads 32
+torchrun --nproc-per-node 8 train.py --layers 32 --hidden 4096 --heads 32
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train a GPT on synthetic tokens with plain PyTorch: DDP, bf16 autocast, gradient accumulation.
 
-    torchrun --nproc-per-node 8 train.py --layers 24 --hidden 1024
-    python train.py                       # one GPU, no launcher
+torchrun --nproc-per-node 8 train.py --layers 24 --hidden 1024
+python train.py                       # one GPU, no launcher
 """
 
 import argparse

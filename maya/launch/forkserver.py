@@ -144,7 +144,7 @@ class ForkServer:
         environment = preloaded(dict(os.environ), scratch)
         with (scratch / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "maya.launch.server", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "maya.launch.server", str(theirs.fileno())],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -9,11 +9,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from maya.clusters.types import Cluster, Device, Link, Node
+from maya.errors import MayaError
 
 SHIPPED = Path(__file__).parent
 
 
-class ClusterError(ValueError):
+class ClusterError(MayaError, ValueError):
     """A cluster that cannot be used. The message names the file, the key and what is allowed."""
 
 

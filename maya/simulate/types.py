@@ -9,10 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.errors import MayaError
+
 Verdict = Literal["FITS", "OOM", "FAILED", "INCOMPLETE"]
 
 
-class SimulationError(Exception):
+class SimulationError(MayaError):
     """A job that cannot be simulated: it deadlocks, or its durations are no durations."""
 
 

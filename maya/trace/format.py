@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.errors import MayaError
 from maya.trace.types import RecordKind
 
 HEADER_BYTES: Final = 4096
@@ -64,7 +65,7 @@ HEADER = np.dtype(
 assert RAW_RECORD.itemsize == 64
 
 
-class TraceError(Exception):
+class TraceError(MayaError):
     """A trace that cannot be read or does not fit together; the message shows the figures."""
 
 

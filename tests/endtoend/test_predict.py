@@ -57,7 +57,16 @@ def test_all_reports_are_written(maya, tmp_path):
 
 
 def test_a_trace_simulated_twice_gives_the_same_bits(maya, tmp_path):
-    completed = maya("trace", "--gpus", "2", "--out", "trace", "--", EXAMPLES / "gpt/train.py", *GPT)
+    wide = [
+        *GPT,
+        "--hidden",
+        "2048",
+        "--heads",
+        "16",
+        "--micro-batch-size",
+        "8",
+    ]  # bound by the device, not the host
+    completed = maya("trace", "--gpus", "2", "--out", "trace", "--", EXAMPLES / "gpt/train.py", *wide)
     assert completed.returncode == 0, completed.stderr
     for name in ("a.json", "b.json"):
         assert maya("simulate", "trace", "--json", name).returncode == 0

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from maya.errors import MayaError
+from maya.launch.environment import require_cuda_build
 from maya.search.driver import Search
 from maya.search.experiment import Plan, changes, make_plan
 from maya.search.journal import Journal
@@ -65,6 +66,7 @@ def search(
     }
     given = {key: value for key, value in overrides.items() if value is not None}
     concurrency = concurrency or default_concurrency()
+    require_cuda_build()  # before anything is written or started
     if resume is not None:
         if out is not None:
             raise MayaError("--out and --resume exclude each other: a resumed search stays where it is")

@@ -17,14 +17,22 @@ Maya = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def maya(tmp_path: Path) -> Maya:
     """`maya("predict", ...)`: the command's completed process, started in an empty directory."""
+    return _command("maya", tmp_path)
 
+
+@pytest.fixture
+def maya_search(tmp_path: Path) -> Maya:
+    """`maya_search("--space", ...)`, likewise."""
+    return _command("maya-search", tmp_path)
+
+
+def _command(name: str, directory: Path) -> Maya:
     def run(
         *arguments: str | Path, environment: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        program = Path(sys.executable).parent / "maya"
         return subprocess.run(
-            [str(program), *map(str, arguments)],
-            cwd=tmp_path,
+            [str(Path(sys.executable).parent / name), *map(str, arguments)],
+            cwd=directory,
             env=environment,
             capture_output=True,
             text=True,

@@ -105,16 +105,31 @@ def test_a_script_that_exits_with_a_status_has_failed(maya, script):
     assert "7" in completed.stdout
 
 
-def test_a_cpu_only_torch_is_refused_before_anything_runs(maya, script, tmp_path):
+@pytest.fixture
+def cpu_only(tmp_path):
+    """An environment whose PyTorch is a CPU-only build."""
     package = tmp_path / "site/torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('must not be imported')\n")
     (package / "version.py").write_text("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    completed = maya("predict", "--", script("print('ran')"), environment=environment)
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+
+def test_a_cpu_only_torch_is_refused_before_anything_runs(maya, script, cpu_only):
+    completed = maya("predict", "--", script("print('ran')"), environment=cpu_only)
     assert completed.returncode == 2
     assert "2.13.0+cpu" in completed.stderr and "CPU-only" in completed.stderr
     assert "ran" not in completed.stdout
+
+
+def test_a_search_with_a_cpu_only_torch_is_refused_before_anything_is_written(
+    maya_search, cpu_only, tmp_path
+):
+    space = EXAMPLES / "megatron/space.yaml"
+    completed = maya_search("--space", space, "--out", "out", EXAMPLES / "gpt/train.py", environment=cpu_only)
+    assert completed.returncode == 2
+    assert "CPU-only" in completed.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,14 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.steady import classes, steady_period
 from maya.launch.types import Job, OutOfMemory, Run
-
-if TYPE_CHECKING:
-    from maya.launch.forkserver import Connection
 
 POLL_SECONDS = 0.002
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from maya.launch import emulator_library
+from maya.launch.environment import LaunchError, emulator_library, installed_torch, require_cuda_build
 
 # What the behaviours of the emulator's ABI table come down to for a user.
 COVERAGE = {
@@ -57,22 +55,26 @@ class Findings:
 
 def examine() -> Findings:
     """Looks at this interpreter's PyTorch without importing it."""
-    root = _torch_root()
-    version, cuda = _torch_version(root) if root else ("not installed", None)
+    build = installed_torch()
     problems = []
-    if root is None:
-        problems.append("PyTorch is not installed: pip install torch==2.11.0")
-    elif cuda is None:
-        problems.append(
-            f"torch {version} is a CPU-only build; Maya runs the CUDA build: pip install torch==2.11.0"
-        )
+    try:
+        require_cuda_build()
+    except LaunchError as error:
+        problems.append(str(error))
     behaviours = abi_table()
-    imported = _imported_symbols(root / "lib") & behaviours.keys() if root else set()
+    imported = _imported_symbols(build.root / "lib") & behaviours.keys() if build else set()
     coverage = dict.fromkeys(("implemented", "accepted", "refused"), 0)
     for symbol in imported:
         coverage[behaviours[symbol]] += 1
     refused = tuple(sorted(symbol for symbol in imported if behaviours[symbol] == "refused"))
-    return Findings(platform.python_version(), version, cuda, coverage, refused, tuple(problems))
+    return Findings(
+        python=platform.python_version(),
+        torch=build.version if build else "not installed",
+        cuda=build.cuda if build else None,
+        coverage=coverage,
+        refused=refused,
+        problems=tuple(problems),
+    )
 
 
 def render(findings: Findings, console: Console) -> None:
@@ -105,18 +107,6 @@ def abi_table() -> dict[str, str]:
     )
     rows = (line.split("\t") for line in completed.stdout.splitlines() if line)
     return {row[0]: COVERAGE[row[2].partition(":")[0]] for row in rows}
-
-
-def _torch_root() -> Path | None:
-    spec = importlib.util.find_spec("torch")
-    return Path(spec.origin).parent if spec is not None and spec.origin else None
-
-
-def _torch_version(root: Path) -> tuple[str, str | None]:
-    text = (root / "version.py").read_text()
-    version = re.search(r"__version__ = '([^']+)'", text)
-    cuda = re.search(r"^cuda: Optional\[str\] = '([^']+)'", text, re.MULTILINE)
-    return (version.group(1) if version else "unknown", cuda.group(1) if cuda else None)
 
 
 def _imported_symbols(libraries: Path) -> set[str]:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from maya.errors import MayaError
@@ -28,25 +29,41 @@ def emulator_library() -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class TorchBuild:
+    root: Path  # the package's folder
+    version: str
+    cuda: str | None  # None: a CPU-only build
+
+
+def installed_torch() -> TorchBuild | None:
+    """This interpreter's PyTorch, found without importing it; None when there is none."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    root = Path(spec.origin).parent
+    text = (root / "version.py").read_text()
+    version = re.search(r"__version__ = '([^']+)'", text)
+    cuda = re.search(r"^cuda: Optional\[str\] = '([^']+)'", text, re.MULTILINE)
+    return TorchBuild(root, version.group(1) if version else "unknown", cuda.group(1) if cuda else None)
+
+
 def require_cuda_build() -> str:
-    """The CUDA version of the installed PyTorch, found without importing it.
+    """The CUDA version of the installed PyTorch.
 
     Raises LaunchError when PyTorch is missing or CPU-only: Maya runs the CUDA build.
     """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
+    build = installed_torch()
+    if build is None:
         raise LaunchError(
             "PyTorch is not installed here; Maya runs its CUDA build: pip install torch==2.11.0"
         )
-    text = (Path(spec.origin).parent / "version.py").read_text()
-    version = re.search(r"__version__ = '([^']+)'", text)
-    cuda = re.search(r"^cuda: Optional\[str\] = '([^']+)'", text, re.MULTILINE)
-    if cuda is None:
+    if build.cuda is None:
         raise LaunchError(
-            f"torch {version.group(1) if version else '?'} is a CPU-only build; Maya runs the CUDA build of PyTorch "
+            f"torch {build.version} is a CPU-only build; Maya runs the CUDA build of PyTorch "
             "(it needs no GPU): pip install torch==2.11.0"
         )
-    return cuda.group(1)
+    return build.cuda
 
 
 def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:

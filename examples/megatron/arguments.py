@@ -37,11 +37,14 @@ def _model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
     group.add_argument("--norm-epsilon", type=float, default=1e-5)
     group.add_argument("--swiglu", action="store_true")
+    group.add_argument("--squared-relu", action="store_true")
     group.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")
     group.add_argument("--add-qkv-bias", action="store_true")
     group.add_argument("--untie-embeddings-and-output-weights", action="store_true")
     group.add_argument("--attention-dropout", type=float, default=0.1)
     group.add_argument("--hidden-dropout", type=float, default=0.1)
+    group.add_argument("--no-attention-softmax-in-fp32", action="store_false",
+                       dest="attention_softmax_in_fp32")  # fmt: skip
     group.add_argument("--init-method-std", type=float, default=0.02)
     group.add_argument("--transformer-impl", choices=["local", "transformer_engine"], default="local")
     group.add_argument("--attention-backend", choices=["auto", "flash", "unfused"], default="auto",
@@ -64,6 +67,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-align-param-gather", action="store_false", dest="align_param_gather")
     group.add_argument("--ddp-bucket-size", type=int)
     group.add_argument("--grad-reduce-in-bf16", action="store_true")
+    group.add_argument("--accumulate-allreduce-grads-in-fp32", action="store_true",
+                       help="default with --bf16, unless --grad-reduce-in-bf16")  # fmt: skip
     group.add_argument("--recompute-activations", action="store_const", const="selective",
                        dest="recompute_granularity")  # fmt: skip
     group.add_argument("--recompute-granularity", choices=["full", "selective"])
@@ -120,6 +125,10 @@ def validate(args: argparse.Namespace) -> None:
         raise ValueError("this example trains on random tokens only: add --mock-data")
     if args.bf16 and args.fp16:
         raise ValueError("--bf16 and --fp16 exclude each other")
+    if args.swiglu and args.squared_relu:
+        raise ValueError("--swiglu and --squared-relu exclude each other")
+    if args.bf16 and not args.grad_reduce_in_bf16:
+        args.accumulate_allreduce_grads_in_fp32 = True  # as Megatron does
     if args.overlap_param_gather and not args.use_distributed_optimizer:
         raise ValueError("--overlap-param-gather needs --use-distributed-optimizer")
     if args.overlap_param_gather and not args.overlap_grad_reduce:

@@ -7,7 +7,6 @@
 
 import argparse
 import datetime
-import importlib.util
 import math
 import os
 import time
@@ -17,7 +16,9 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from arguments import parse_args
+from fused_kernels import fuse_rotary_embedding, provide_fused_kernels
 from megatron.core import parallel_state, tensor_parallel
+from megatron.core.activations import squared_relu
 from megatron.core.distributed import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -104,7 +105,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         add_bias_linear=args.add_bias_linear,
         add_qkv_bias=args.add_qkv_bias,
         gated_linear_unit=args.swiglu,
-        activation_func=functional.silu if args.swiglu else functional.gelu,
+        activation_func=activation(args),
         attention_dropout=args.attention_dropout,
         hidden_dropout=args.hidden_dropout,
         init_method_std=args.init_method_std,
@@ -127,19 +128,18 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         pipeline_dtype=compute_dtype(args),
         bias_activation_fusion=args.bias_swiglu_fusion
         if args.swiglu
-        else args.bias_gelu_fusion and args.add_bias_linear,
+        else args.bias_gelu_fusion and args.add_bias_linear and not args.squared_relu,
         bias_dropout_fusion=args.bias_dropout_fusion,
-        masked_softmax_fusion=args.masked_softmax_fusion and installed("scaled_masked_softmax_cuda"),
+        masked_softmax_fusion=args.masked_softmax_fusion,
+        attention_softmax_in_fp32=args.attention_softmax_in_fp32,
         apply_rope_fusion=args.apply_rope_fusion and args.transformer_impl == "transformer_engine",
-        gradient_accumulation_fusion=args.gradient_accumulation_fusion
-        and installed("fused_weight_gradient_mlp_cuda"),
+        gradient_accumulation_fusion=args.gradient_accumulation_fusion,
         cross_entropy_loss_fusion=args.cross_entropy_loss_fusion,
     )
 
 
-def installed(module: str) -> bool:
-    """Whether an optional CUDA extension (Apex) is there; Megatron falls back to PyTorch without it."""
-    return importlib.util.find_spec(module) is not None
+def activation(args: argparse.Namespace) -> Callable[[torch.Tensor], torch.Tensor]:
+    return functional.silu if args.swiglu else squared_relu if args.squared_relu else functional.gelu
 
 
 def compute_dtype(args: argparse.Namespace) -> torch.dtype:
@@ -162,6 +162,9 @@ def layers_spec(
 def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
     """This rank's part of the model: one chunk, or with virtual stages several."""
     config = transformer_config(args)
+    provide_fused_kernels()
+    if args.apply_rope_fusion:
+        fuse_rotary_embedding()
     stages = args.virtual_pipeline_model_parallel_size
     chunks: list[torch.nn.Module] = []
     for stage in [None] if stages is None else range(stages):
@@ -199,7 +202,7 @@ def data_parallel(
     args: argparse.Namespace, config: TransformerConfig, chunk: torch.nn.Module, first: bool
 ) -> DistributedDataParallel:
     ddp_config = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=not (args.bf16 and args.grad_reduce_in_bf16),
+        grad_reduce_in_fp32=args.accumulate_allreduce_grads_in_fp32,
         overlap_grad_reduce=args.overlap_grad_reduce,
         overlap_param_gather=args.overlap_param_gather,
         align_param_gather=args.align_param_gather,

@@ -36,6 +36,20 @@ TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds 
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the prediction as JSON.")]
 PerfettoOption = Annotated[Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev.")]
 HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write a self-contained report.")]
+ScaleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scale", metavar="KIND=FACTOR", help="Scale durations: gemm=0.5, communication=2, host=0.5."
+    ),
+]
+LinkOption = Annotated[
+    list[str] | None,
+    typer.Option("--link", metavar="LINK=RATE", help="Replace a bandwidth: nvlink=2x, nic=100GB/s."),
+]
+SlowRankOption = Annotated[
+    list[str] | None,
+    typer.Option("--slow-rank", metavar="RANK=FACTOR", help="Slow one rank's device: 17=1.2."),
+]
 ScriptArgument = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)]
 
 
@@ -103,16 +117,21 @@ def trace(
 def simulate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `maya trace --out` wrote.")],
     cluster: ClusterOption = "dgx-h100",
+    scale: ScaleOption = None,
+    link: LinkOption = None,
+    slow_rank: SlowRankOption = None,
     json: JsonOption = None,
     perfetto: PerfettoOption = None,
     html: HtmlOption = None,
 ) -> None:
-    """Predict from a recorded trace, without running the script again."""
+    """Predict from a recorded trace, without running the script again; what if something were different."""
     from maya.clusters import load
     from maya.predict import judge_trace
+    from maya.simulate.whatif import WhatIf
     from maya.trace import read_job
 
-    _report(judge_trace(read_job(directory), load(cluster)), json, perfetto, html)
+    what_if = WhatIf.parse(scale or (), link or (), slow_rank or ())
+    _report(judge_trace(read_job(directory), load(cluster), what_if=what_if), json, perfetto, html)
 
 
 @app.command()

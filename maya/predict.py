@@ -19,6 +19,7 @@ from maya.launch import ForkServer
 from maya.launch.types import Job, Run
 from maya.simulate import simulate, summarise
 from maya.simulate.types import Prediction, Timeline, Verdict
+from maya.simulate.whatif import WhatIf
 from maya.trace import collate
 from maya.trace.types import JobTrace
 
@@ -84,10 +85,13 @@ def judge_trace(
     cluster: Cluster,
     seconds: dict[str, float] | None = None,
     iterations: int = 3,
+    what_if: WhatIf = WhatIf(),  # noqa: B008 (frozen)
 ) -> Judgement:
     """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before."""
     started = time.perf_counter()
+    trace, cluster = what_if.trace(trace), what_if.cluster(cluster)
     estimates = Estimator(cluster).estimate(trace.operations)
+    estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
     timeline = simulate(trace, estimates.seconds, cluster, iterations=iterations)
     simulated = time.perf_counter()

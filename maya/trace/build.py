@@ -133,7 +133,6 @@ class JobBuilder:
     class_of_rank: Sequence[int] | NDArray[np.int32] = ()
     communicators: list[Communicator] = field(default_factory=list)
     ranks: list[RankBuilder] = field(default_factory=list)
-    _instances: list[list[tuple[int, ...]]] = field(default_factory=list)
     _durations: dict[Operation, int] = field(default_factory=dict)
     _numbers: dict[Operation, int] = field(default_factory=dict)
 
@@ -147,12 +146,12 @@ class JobBuilder:
         """Adds a communicator; several instances (global ranks each) are one to the ranks' classes."""
         classes = tuple(sorted({int(self.class_of_rank[rank]) for rank in instances[0]}))
         number = len(self.communicators)
-        self.communicators.append(Communicator(number, tuple(instances[0]), classes, len(instances)))
-        self._instances.append([tuple(instance) for instance in instances])
+        everyone = tuple(tuple(instance) for instance in instances)
+        self.communicators.append(Communicator(number, everyone[0], classes, len(everyone), everyone))
         return number
 
     def instance(self, communicator: int, rank: int) -> tuple[int, ...]:
-        return next(members for members in self._instances[communicator] if rank in members)
+        return next(members for members in self.communicators[communicator].all_members if rank in members)
 
     def number(self, operation: Operation, duration_ns: int) -> int:
         self._durations[operation] = duration_ns

@@ -298,7 +298,7 @@ def _keep_used(
         party["communicator"] = np.searchsorted(used, party["communicator"])
         records["communicator"][party["row"]] = party["communicator"]
     kept = [communicators[number] for number in used]
-    return tuple(Communicator(n, c.members, c.classes, c.instances) for n, c in enumerate(kept))
+    return tuple(replace(communicator, id=n) for n, communicator in enumerate(kept))
 
 
 def _join_ranks(

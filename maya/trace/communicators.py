@@ -88,7 +88,7 @@ class _Fold:
     instance: Instance
     classes: tuple[int, ...]  # of the members, sorted, -1 unknown
     local_index: dict[int, int]  # by class
-    instances: int = 0
+    instances: list[tuple[int, ...]] = field(default_factory=list)  # members of each that it stands for
 
     def strangeness(self, other: _Fold) -> bool:
         """No class announced both: that they are one is then concluded from their members alone."""
@@ -120,7 +120,7 @@ def fold(
             alike.append(match)
             folds.append(match)
         match.local_index |= candidate.local_index
-        match.instances += 1
+        match.instances.append(tuple(instance.members))
     communicators = [_communicator(number, item) for number, item in enumerate(folds)]
     lookup = {
         (rank_class, index): n
@@ -145,4 +145,6 @@ def _compatible(one: _Fold, other: _Fold) -> bool:
 
 def _communicator(number: int, item: _Fold) -> Communicator:
     classes = tuple(sorted(set(item.classes) - {-1}))
-    return Communicator(number, tuple(item.instance.members), classes, item.instances)
+    return Communicator(
+        number, tuple(item.instance.members), classes, len(item.instances), tuple(item.instances)
+    )

@@ -105,7 +105,7 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         class_of_rank=arrays["class_of_rank"],
         launched=job["launched"],
         operations=tuple(_operation(members) for members in job["operations"]),
-        communicators=tuple(Communicator(**_tuples(members)) for members in job["communicators"]),
+        communicators=tuple(_communicator(members) for members in job["communicators"]),
         iterations_recorded=job["iterations_recorded"],
         unsupported=tuple(job["unsupported"]),
         uncovered=tuple(job["uncovered"]),
@@ -125,6 +125,11 @@ def _operation(members: dict[str, Any]) -> Operation:
         members["operator"] = Operator(operator["name"], tuple(map(tuple, operator["sizes"])))
     operation: Operation = kind(**_tuples(members))
     return operation
+
+
+def _communicator(members: dict[str, Any]) -> Communicator:
+    everyone = tuple(map(tuple, members.pop("all_members", ())))
+    return Communicator(**_tuples(members), all_members=everyone)
 
 
 def _tuples(members: dict[str, Any]) -> dict[str, Any]:

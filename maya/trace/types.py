@@ -116,13 +116,15 @@ class Communicator:
 
     `members` are the global ranks of one instance in communicator-rank order; -1 where a member never
     announced itself. `classes` are the distinct rank classes among them: the parties that a simulation of
-    merged ranks waits for. `instances` is how many communicators this one stands for.
+    merged ranks waits for. `instances` is how many communicators this one stands for; `all_members` has the
+    members of each of them, this one's first, and is empty where they are not known.
     """
 
     id: int
     members: tuple[int, ...]
     classes: tuple[int, ...]
     instances: int = 1
+    all_members: tuple[tuple[int, ...], ...] = ()
 
 
 # Device memory taken from (+) and given back to (-) the driver during the whole run.

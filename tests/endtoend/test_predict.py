@@ -75,6 +75,14 @@ def test_a_trace_simulated_twice_gives_the_same_bits(maya, tmp_path):
     assert maya("simulate", "trace", "--cluster", "dgx-a100", "--json", "c.json").returncode == 0
     slower = json.loads((tmp_path / "c.json").read_text())
     assert slower["iteration_time_s"] > first["iteration_time_s"]
+    questions = ("--scale", "gemm=0.5", "--link", "nvlink=2x", "--slow-rank", "1=2")
+    assert maya("simulate", "trace", *questions, "--json", "d.json").returncode == 0
+    changed = json.loads((tmp_path / "d.json").read_text())
+    assert changed["ranks"]["unique"] == 2
+    assert changed["iteration_time_s"] != first["iteration_time_s"]
+    refused = maya("simulate", "trace", "--slow-rank", "2=2")
+    assert refused.returncode == 2
+    assert "--slow-rank 2: the job has ranks 0 to 1" in refused.stderr
 
 
 def test_out_of_memory_names_rank_allocation_and_shortfall(maya, tmp_path):

@@ -1,0 +1,59 @@
+"""Kinds of operations, as results and what-if questions name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from maya.estimate import attention
+from maya.trace.operations import COLLECTIVES
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
+
+COMPUTE: Final = ("gemm", "attention", "convolution", "norm", "softmax", "optimizer", "elementwise")
+MEMORY: Final = ("copy", "fill")
+KINDS: Final = (*COMPUTE, *MEMORY, *COLLECTIVES)
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "compute": COMPUTE,
+    "memory": MEMORY,
+    "communication": COLLECTIVES,
+    "p2p": ("send", "recv"),
+}
+# What a kernel's name tells; the first that matches. Everything else moves elements.
+_NAMED: Final = (
+    ("optimizer", re.compile(r"multi_tensor_apply|adam|lamb_stage|sgd", re.IGNORECASE)),
+    ("softmax", re.compile(r"soft_?max|nll_loss|cross_entropy", re.IGNORECASE)),
+    ("norm", re.compile(r"(layer|rms|batch)_?norm|GammaBeta|RowwiseMoments|_?bn_[fb]w|ln_(fwd|bwd)", re.IGNORECASE)),
+)  # fmt: skip
+
+
+def kind_of(operation: Operation) -> str:
+    """One of KINDS."""
+    match operation:
+        case Gemm():
+            return "gemm"
+        case Convolution():
+            return "convolution"
+        case Memcpy():
+            return "copy"
+        case Memset():
+            return "fill"
+        case Collective():
+            return operation.collective
+        case Kernel():
+            return _kernel_kind(operation)
+
+
+def _kernel_kind(kernel: Kernel) -> str:
+    if attention.recognise(kernel) is not None or attention.is_auxiliary(kernel):
+        return "attention"
+    return next((kind for kind, pattern in _NAMED if pattern.search(kernel.name)), "elementwise")
+
+
+def kinds_of(operations: Sequence[Operation]) -> tuple[str, ...]:
+    return tuple(kind_of(operation) for operation in operations)
+
+
+def members(name: str) -> tuple[str, ...]:
+    """The kinds that a kind's or a group's name stands for; none when there is no such name."""
+    return GROUPS.get(name, (name,) if name in KINDS else ())

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -171,20 +171,28 @@ def validate(
     examples: Annotated[Path, typer.Option("--examples", help="The folder of example scripts.")] = Path(
         "examples"
     ),
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Rows at a time.")] = None,
+    share: Annotated[
+        Literal["all", "fit", "report"],
+        typer.Option("--share", help="fit: the tenth that may be fitted on; report: the rest."),
+    ] = "all",
+    traces: Annotated[
+        Path | None, typer.Option("--traces", help="Keep what was recorded here, to judge it again.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option("-j", "--workers", min=1, help="Rows at a time.")] = None,
 ) -> None:
     """Predict measured iterations and say how well that went."""
-    from maya.validate import render_errors, summarise_errors
+    from maya.validate import Share, render_errors
     from maya.validate import validate as run_validation
 
     console = Console()
     predicted = run_validation(
-        table, examples, out, source=source, sample=sample, seed=seed, workers=workers,
+        table, examples, out,
+        traces=traces, source=source, share=Share(share), sample=sample, seed=seed, workers=workers,
         progress=lambda line: console.print(
             f"{line['id']}  {line['verdict']}  {line['error']}  {line['reason']}", highlight=False
         ),
     )  # fmt: skip
-    render_errors(summarise_errors(predicted), predicted, console)
+    render_errors(predicted, console)
 
 
 @app.command()

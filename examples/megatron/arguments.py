@@ -47,8 +47,8 @@ def _model(group: argparse._ArgumentGroup) -> None:
                        dest="attention_softmax_in_fp32")  # fmt: skip
     group.add_argument("--init-method-std", type=float, default=0.02)
     group.add_argument("--transformer-impl", choices=["local", "transformer_engine"], default="local")
-    group.add_argument("--attention-backend", choices=["auto", "flash", "unfused"], default="auto",
-                       help="local: flash is PyTorch's flash attention, auto is unfused")  # fmt: skip
+    group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"],
+                       default="auto", help="local: flash and fused (cuDNN) are PyTorch's; auto: unfused")  # fmt: skip
     group.add_argument("--use-flash-attn", action="store_const", const="flash", dest="attention_backend")
 
 

@@ -33,6 +33,7 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
@@ -45,12 +46,14 @@ ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_
 Batch = dict[str, torch.Tensor | None]
 
 
-class FlashAttention(MegatronModule):
-    """Causal attention by PyTorch's flash kernels, in the place of Megatron's DotProductAttention."""
+class FusedAttention(MegatronModule):
+    """Causal attention by PyTorch's flash or cuDNN kernels, in the place of Megatron's DotProductAttention."""
 
     def __init__(self, config: TransformerConfig, softmax_scale: float | None = None, **_: object) -> None:
         super().__init__(config=config)
         self.scale = softmax_scale
+        flash = config.attention_backend is AttnBackend.flash
+        self.backend = SDPBackend.FLASH_ATTENTION if flash else SDPBackend.CUDNN_ATTENTION
 
     def forward(self, query, key, value, attention_mask=None, **_):  # each [seq, batch, heads, channels]
         q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
@@ -61,7 +64,7 @@ class FlashAttention(MegatronModule):
             "enable_gqa": q.size(1) != k.size(1),
         }
         own_random = tensor_parallel.get_cuda_rng_tracker().fork()  # tensor ranks drop different weights
-        with own_random, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        with own_random, sdpa_kernel(self.backend):
             context = functional.scaled_dot_product_attention(q, k, v, **options)
         return context.permute(2, 0, 1, 3).flatten(2)  # [seq, batch, heads * channels]
 
@@ -106,6 +109,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         add_qkv_bias=args.add_qkv_bias,
         gated_linear_unit=args.swiglu,
         activation_func=activation(args),
+        attention_backend=AttnBackend[args.attention_backend],
         attention_dropout=args.attention_dropout,
         hidden_dropout=args.hidden_dropout,
         init_method_std=args.init_method_std,
@@ -153,8 +157,8 @@ def layers_spec(
         return get_gpt_layer_with_transformer_engine_spec()
     layer = get_gpt_layer_local_spec(normalization=args.normalization)
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
-    if args.attention_backend == "flash":
-        layer.submodules.self_attention.submodules.core_attention = FlashAttention
+    if args.attention_backend in ("flash", "fused"):
+        layer.submodules.self_attention.submodules.core_attention = FusedAttention
     count = get_num_layers_to_build(config, vp_stage=stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=Norm)
 

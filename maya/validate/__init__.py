@@ -7,6 +7,7 @@ reason. The room knows nothing of how a prediction is made.
 from maya.validate.mapping import Mapped, Unmapped, map_row
 from maya.validate.rows import Row, RowError, read_rows
 from maya.validate.run import validate
+from maya.validate.split import Share, is_fit
 from maya.validate.statistics import SourceErrors, summarise_errors
 from maya.validate.terminal import render_errors
 
@@ -14,8 +15,10 @@ __all__ = [
     "Mapped",
     "Row",
     "RowError",
+    "Share",
     "SourceErrors",
     "Unmapped",
+    "is_fit",
     "map_row",
     "read_rows",
     "render_errors",

@@ -20,6 +20,7 @@ class Mapped:
     argv: tuple[str, ...]
     cluster: Cluster
     world: int
+    environment: tuple[tuple[str, str], ...] = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,18 @@ def _megatron(row: Row) -> tuple[str, ...]:
         "--global-batch-size": row.number("gbs"),
         "--tensor-model-parallel-size": row.number("tp", 1),
         "--pipeline-model-parallel-size": row.number("pp", 1),
-        "--bf16" if "bf16" in row.text("precision").lower() else "--fp16": True,
         "--attention-backend": "flash" if row.text("attention") == "flash" else "unfused",
         "--train-iters": 500000,
         "--mock-data": True,
     }
+    flags |= _precision(row) | _software(row)
     flags |= _virtual_pipeline(row) | _recomputation(row) | _sharing(row)
     if row.number("kv_heads", row.number("heads")) != row.number("heads"):
         flags |= {"--group-query-attention": True, "--num-query-groups": row.number("kv_heads")}
     if llama:
         flags |= {"--swiglu": True, "--normalization": "RMSNorm"}
+    if nemotron:  # Nemotron-4 15B technical report, table 1
+        flags |= {"--squared-relu": True, "--rotary-percent": 0.5}
     if llama or nemotron:
         flags |= {
             "--position-embedding-type": "rope",
@@ -86,6 +89,30 @@ def _megatron(row: Row) -> tuple[str, ...]:
             "--hidden-dropout": 0.0,
         }
     return _flat(flags)
+
+
+def _precision(row: Row) -> dict[str, Any]:
+    """Sources that state no precision (vTrain: parameters of two bytes in its simulator) trained in fp16."""
+    stated = row.text("precision").lower()
+    flags: dict[str, Any] = {"--bf16" if "bf16" in stated else "--fp16": True}
+    if "bf16" in stated and "fp32 grad" not in stated and _newer(row):
+        flags["--grad-reduce-in-bf16"] = True
+    return flags
+
+
+def _newer(row: Row) -> bool:
+    """NeMo on Megatron-Core: fused attention of cuDNN, gradients in bf16 (recipes of dgxc-benchmarking)."""
+    return "nemo" in row.text("framework").lower()
+
+
+def _software(row: Row) -> dict[str, Any]:
+    """What the framework of that source fuses: flags of Megatron-LM."""
+    if _newer(row):
+        return {"--attention-backend": "fused", "--cross-entropy-loss-fusion": True}
+    if "functional test" in row.text("framework"):
+        return {"--no-gradient-accumulation-fusion": True}  # each test case's model_config.yaml says so
+    # Megatron-LM before 2022 and its DeepSpeed fork add each weight's gradient to what is there.
+    return {} if "Korthikanti" in row.text("framework") else {"--no-gradient-accumulation-fusion": True}
 
 
 def _virtual_pipeline(row: Row) -> dict[str, Any]:

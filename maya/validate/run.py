@@ -1,21 +1,30 @@
-"""Predicts the rows of a table, several at a time, and can be taken up again."""
+"""Predicts the rows of a table, several at a time, and can be taken up again.
+
+A row's script runs once: its trace is kept, and judged again whenever its line is missing from the output.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from maya.errors import MayaError
+from maya.launch.types import Job
+from maya.trace.types import JobTrace
 from maya.validate.mapping import Mapped, Unmapped, map_row
 from maya.validate.rows import Row, read_rows
+from maya.validate.split import Share, in_share, is_fit
 from maya.validate.statistics import GROUP
+from maya.validate.traces import TraceStore, Unjudged
 
 COLUMNS = (
     "id", "verdict", "predicted_iteration_time_s", "measured_iteration_time_s", "error", "reason",
@@ -35,12 +44,22 @@ def select(rows: list[Row], source: str | None, sample: int | None, seed: int) -
     return chosen
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What every worker process needs beside the row."""
+
+    examples: Path
+    traces: Path
+
+
 def validate(
     path: Path,
     examples: Path,
     out: Path,
     *,
+    traces: Path | None = None,
     source: str | None = None,
+    share: Share = Share.ALL,
     sample: int | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -48,17 +67,22 @@ def validate(
 ) -> pd.DataFrame:
     """Predicts the chosen rows; `out` gets one line each as it is done, and lines it has already are not done again.
 
-    Returns COLUMNS and the statistics' group columns of the chosen rows. Raises MayaError for bad input.
+    Traces are kept in `traces` (default: beside `out`), shares of each prediction's time in `out`.details.jsonl.
+    Returns COLUMNS, those of `details` and the statistics' group columns of the chosen rows. Raises MayaError for
+    bad input.
     """
     if not (examples / "megatron").is_dir():
         raise MayaError(f"{examples}: the example scripts are not here; name their folder with --examples")
-    rows = select(read_rows(path), source, sample, seed)
+    rows = select([row for row in read_rows(path) if in_share(row.id, share)], source, sample, seed)
     done = _already_done(out)
-    with out.open("a", newline="") as file:
+    inputs = Inputs(examples, traces or out.with_name(out.name + ".traces"))
+    with out.open("a", newline="") as file, details_path(out).open("a") as details:
         writer = csv.DictWriter(file, COLUMNS)
         if not done and file.tell() == 0:
             writer.writeheader()
-        for line in _predictions([row for row in rows if row.id not in done], examples, workers):
+        for line, shares in _predictions([row for row in rows if row.id not in done], inputs, workers):
+            details.write(json.dumps({"id": line["id"], **shares}) + "\n")
+            details.flush()
             writer.writerow(line)
             file.flush()
             os.fsync(file.fileno())
@@ -66,20 +90,25 @@ def validate(
     return _joined(rows, out)
 
 
-def _predictions(rows: list[Row], examples: Path, workers: int | None) -> Iterable[dict[str, Any]]:
+def details_path(out: Path) -> Path:
+    return out.with_name(out.name + ".details.jsonl")
+
+
+def _predictions(
+    rows: list[Row], inputs: Inputs, workers: int | None
+) -> Iterable[tuple[dict[str, Any], dict[str, float]]]:
     mapped: list[tuple[Row, Mapped]] = []
     for row in rows:
         it = map_row(row)
         if isinstance(it, Unmapped):
-            yield _line(row, "UNMAPPED", None, it.reason)
+            yield _line(row, "UNMAPPED", None, it.reason), {}
         else:
             mapped.append((row, it))
-    mapped.sort(
-        key=lambda pair: (pair[1].script, pair[1].cluster.device.key)
-    )  # neighbours share a fork server
+    # Neighbours share a fork server; small worlds first.
+    mapped.sort(key=lambda pair: (pair[1].script, pair[1].cluster.device.key, pair[1].world))
     count = workers or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(count, max_tasks_per_child=None) as pool:
-        futures = [pool.submit(_predict, row, it, examples) for row, it in mapped]
+        futures = [pool.submit(_predict, row, it, inputs) for row, it in mapped]
         for future in as_completed(futures):
             yield future.result()
 
@@ -87,8 +116,35 @@ def _predictions(rows: list[Row], examples: Path, workers: int | None) -> Iterab
 _predictors: dict[str, Any] = {}  # of this worker process: cluster -> a Predictor with a warm fork server
 
 
-def _predict(row: Row, mapped: Mapped, examples: Path) -> dict[str, Any]:
-    from maya.launch.types import Job
+def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], dict[str, float]]:
+    from maya.predict import judge_trace
+
+    store = TraceStore(inputs.traces)
+    try:
+        kept = store.read(mapped, inputs.examples) or _record(mapped, inputs, store)
+        if isinstance(kept, Unjudged):
+            return _line(row, kept.verdict, None, _last_line(kept.message)), {}
+        prediction = judge_trace(kept, mapped.cluster).prediction
+    except MayaError as error:
+        return _line(row, "FAILED", None, str(error)), {}
+    line = _line(row, prediction.verdict, prediction.iteration_time_s, _last_line(prediction.message))
+    return line, dict(prediction.provenance)
+
+
+def _record(mapped: Mapped, inputs: Inputs, store: TraceStore) -> JobTrace | Unjudged:
+    judgement = _predictor(mapped).predict(
+        Job(
+            script=str(inputs.examples / mapped.script),
+            argv=mapped.argv,
+            world=mapped.world,
+            environment=dict(mapped.environment),
+            timeout_s=ROW_SECONDS,
+        )
+    )
+    return store.keep(mapped, inputs.examples, judgement.trace, judgement.prediction)
+
+
+def _predictor(mapped: Mapped) -> Any:
     from maya.predict import Predictor
 
     key = mapped.cluster.model_dump_json()
@@ -97,19 +153,11 @@ def _predict(row: Row, mapped: Mapped, examples: Path) -> dict[str, Any]:
             stale.__exit__(None, None, None)
         _predictors.clear()
         _predictors[key] = Predictor(mapped.cluster).__enter__()
-    job = Job(
-        script=str(examples / mapped.script),
-        argv=mapped.argv,
-        world=mapped.world,
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-        timeout_s=ROW_SECONDS,
-    )
-    try:
-        prediction = _predictors[key].predict(job).prediction
-    except MayaError as error:
-        return _line(row, "FAILED", None, str(error))
-    reason = prediction.message.strip().splitlines()[-1] if prediction.message.strip() else ""
-    return _line(row, prediction.verdict, prediction.iteration_time_s, reason)
+    return _predictors[key]
+
+
+def _last_line(message: str) -> str:
+    return message.strip().splitlines()[-1] if message.strip() else ""
 
 
 def _line(row: Row, verdict: str, predicted: float | None, reason: str) -> dict[str, Any]:
@@ -139,4 +187,8 @@ def _joined(rows: list[Row], out: Path) -> pd.DataFrame:
             for row in rows
         ]
     )
-    return groups.merge(lines, on="id", how="inner")
+    groups["fit"] = groups["id"].map(is_fit)
+    joined = groups.merge(lines, on="id", how="inner")
+    with details_path(out).open() as file:
+        shares = pd.DataFrame([json.loads(line) for line in file]).drop_duplicates("id", keep="last")
+    return joined.merge(shares, on="id", how="left")

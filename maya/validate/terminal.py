@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from maya.validate.statistics import SourceErrors
+from maya.validate.statistics import SourceErrors, summarise_errors
 
 HEADINGS = (
     "source",
@@ -22,19 +22,25 @@ HEADINGS = (
 )
 
 
-def render_errors(errors: list[SourceErrors], predicted: pd.DataFrame, console: Console) -> None:
-    """One line a source; below, why rows have no prediction."""
-    table = Table(*HEADINGS)
+def render_errors(predicted: pd.DataFrame, console: Console) -> None:
+    """One line a source, of the rows that nothing was fitted on and of the others; then why rows have none."""
+    for title, part in (("fit share", predicted[predicted["fit"]]), ("report", predicted[~predicted["fit"]])):
+        if len(part):
+            console.print(_table(title, summarise_errors(part)))
+    without = predicted[predicted["predicted_iteration_time_s"].isna()]
+    for (verdict, reason), rows in without.groupby(["verdict", "reason"], dropna=False):
+        console.print(f"{len(rows)} x {verdict}: {reason}", highlight=False, markup=False)
+
+
+def _table(title: str, errors: list[SourceErrors]) -> Table:
+    table = Table(*HEADINGS, title=title)
     for it in errors:
         percentages = (f"{value:+.1%}" if name == "bias" else f"{value:.1%}" for name, value in _errors(it))
         table.add_row(
             it.source, str(it.rows), str(it.predicted), *percentages,
             f"{it.rank_correlation:.2f}", f"{it.selection:.3f}", str(it.groups),
         )  # fmt: skip
-    console.print(table)
-    without = predicted[predicted["predicted_iteration_time_s"].isna()]
-    for (verdict, reason), rows in without.groupby(["verdict", "reason"], dropna=False):
-        console.print(f"{len(rows)} x {verdict}: {reason}", highlight=False, markup=False)
+    return table
 
 
 def _errors(it: SourceErrors) -> list[tuple[str, float]]:

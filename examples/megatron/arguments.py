@@ -147,8 +147,10 @@ def _validate_parallelism(args: argparse.Namespace) -> None:
             f"pipeline-model-parallel-size ({pp}) * context-parallel-size ({cp}) = {tp * pp * cp}"
         )
     args.data_parallel_size = args.world_size // (tp * pp * cp)
-    if cp > 1 and args.transformer_impl == "local":
-        raise ValueError("--context-parallel-size > 1 needs --transformer-impl transformer_engine")
+    if cp > 1 and args.transformer_impl == "local" and args.attention_backend != "fused":
+        raise ValueError("--context-parallel-size > 1 needs --attention-backend fused or Transformer Engine")
+    if cp > 1 and args.transformer_impl == "local" and args.attention_dropout > 0:
+        raise ValueError("--context-parallel-size > 1 needs --attention-dropout 0 or Transformer Engine")
     if cp > 1 and args.seq_length % (2 * cp):
         raise ValueError(
             f"seq-length ({args.seq_length}) is not divisible by 2 * context-parallel-size ({cp})"

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from arguments import parse_args
+from context_parallel import RingAttention
 from fused_kernels import fuse_rotary_embedding, provide_fused_kernels
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.activations import squared_relu
@@ -53,10 +54,14 @@ class FusedAttention(MegatronModule):
         super().__init__(config=config)
         self.scale = softmax_scale
         flash = config.attention_backend is AttnBackend.flash
+        self.context_ranks = parallel_state.get_context_parallel_group()
         self.backend = SDPBackend.FLASH_ATTENTION if flash else SDPBackend.CUDNN_ATTENTION
 
     def forward(self, query, key, value, attention_mask=None, **_):  # each [seq, batch, heads, channels]
         q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+        if self.config.context_parallel_size > 1:
+            context = RingAttention.apply(q, k, v, self.context_ranks, self.scale)
+            return context.permute(2, 0, 1, 3).flatten(2)
         options = {
             "dropout_p": self.config.attention_dropout if self.training else 0.0,
             "is_causal": True,

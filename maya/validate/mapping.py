@@ -36,8 +36,8 @@ def map_row(row: Row) -> Mapped | Unmapped:
             return Unmapped("FP8 needs Transformer Engine or torchao, which the examples do without")
         if row.number("ep", 1) > 1 or "moe" in row.text("model").lower():
             return Unmapped("mixture of experts: no example has one")
-        if row.number("cp", 1) > 1:
-            return Unmapped("context parallelism needs Transformer Engine, which the examples do without")
+        if row.number("cp", 1) > 1 and not _newer(row):
+            return Unmapped("context parallelism without cuDNN attention: the example rings with that alone")
         if "FSDP" in row.text("framework"):
             return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"))
         if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
@@ -68,6 +68,7 @@ def _megatron(row: Row) -> tuple[str, ...]:
         "--global-batch-size": row.number("gbs"),
         "--tensor-model-parallel-size": row.number("tp", 1),
         "--pipeline-model-parallel-size": row.number("pp", 1),
+        "--context-parallel-size": row.number("cp", 1),
         "--attention-backend": "flash" if row.text("attention") == "flash" else "unfused",
         "--train-iters": 500000,
         "--mock-data": True,
@@ -172,8 +173,15 @@ def _fsdp(row: Row) -> tuple[str, ...]:
         "--accumulation-steps": int(accumulation),
         "--iterations": 500000,
     }
-    if row.text("recompute").startswith("full"):
-        flags["--recompute"] = True
+    for kind in ("full", "selective"):
+        if row.text("recompute").startswith(kind):
+            flags["--recompute"] = kind
+    if "llama" in row.text("model").lower():
+        flags["--llama"] = True
+    if "torch.compile" in row.text("framework"):
+        flags["--compile"] = True
+    if row.text("precision").endswith("PURE"):  # Composer: gradients too are reduced in bf16
+        flags["--reduce-dtype"] = "bfloat16"
     if row.text("sharding") == "SHARD_GRAD_OP":
         flags["--no-reshard-after-forward"] = True
     return _flat(flags)

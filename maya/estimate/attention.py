@@ -147,5 +147,4 @@ def estimate_attention(attention: Attention, device: Device) -> tuple[float, Pro
     seconds = float(c["launch_s"]) + attention.flops * (1 + ramp / max(attention.queries, 1)) / (
         rate * max(filled, 1e-3)
     )
-    learned = fit.own and not attention.backward
-    return seconds, Provenance.LEARNED if learned else Provenance.ROOFLINE
+    return seconds, Provenance.ROOFLINE if attention.backward else fit.provenance

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maya.clusters import Cluster
+from maya.clusters import Cluster, Device
 from maya.estimate import attention, collectives, convolution, gemm, kernels, memory
+from maya.estimate.sustained import sustained_seconds
 from maya.estimate.types import Estimates, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
 
@@ -55,10 +56,11 @@ class Estimator:
         device = self._cluster.device
         match operation:
             case Gemm():
-                return _Answer(*self._gemm.estimate(operation), flops=gemm.flops(operation))
+                peak = device.peak_flops.get(gemm.math_dtype(operation, device), device.vector_flops)
+                return self._sustained(*self._gemm.estimate(operation), gemm.flops(operation), peak)
             case Convolution():
-                seconds = convolution.estimate_convolution(operation, device)
-                return _Answer(*seconds, flops=convolution.flops(operation))
+                answer = convolution.estimate_convolution(operation, device)
+                return self._sustained(*answer, convolution.flops(operation), _tensor_peak(device))
             case Memcpy():
                 return _Answer(*memory.copy_seconds(operation, device))
             case Memset():
@@ -68,11 +70,16 @@ class Estimator:
             case Kernel():
                 return self._kernel(operation)
 
+    def _sustained(self, burst_s: float, provenance: Provenance, flops: float, peak: float) -> _Answer:
+        return _Answer(sustained_seconds(burst_s, flops, peak, self._cluster.device), provenance, flops)
+
     def _kernel(self, kernel: Kernel) -> _Answer:
         device = self._cluster.device
         fused = attention.recognise(kernel)
         if fused is not None:
-            return _Answer(*attention.estimate_attention(fused, device), flops=fused.flops)
+            return self._sustained(
+                *attention.estimate_attention(fused, device), fused.flops, _tensor_peak(device)
+            )
         if attention.is_auxiliary(kernel):
             seconds, _ = memory.bytes_seconds(attention.auxiliary_bytes(kernel), device)
             return _Answer(seconds, Provenance.ROOFLINE)
@@ -81,3 +88,8 @@ class Estimator:
             return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")
         seconds, provenance = memory.bytes_seconds(moved.bytes, device, moved.variant)
         return _Answer(seconds, Provenance.ROOFLINE if moved.guessed else provenance)
+
+
+def _tensor_peak(device: Device) -> float:
+    """FLOP/s of 16-bit products."""
+    return device.peak_flops.get("bf16", device.peak_flops.get("fp16", device.vector_flops))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.clusters import Device
+from maya.estimate.types import Provenance
 
 HOME = Path(__file__).parent / "fits"
 
@@ -40,6 +41,10 @@ class Fit:
     licence: str
     error: dict[str, Any]  # cross-validated: what was left out, how many points, relative errors
     own: bool = True
+
+    @property
+    def provenance(self) -> Provenance:
+        return Provenance.LEARNED if self.own else Provenance.BORROWED
 
 
 @lru_cache

@@ -112,7 +112,7 @@ class GemmEstimator:
         seconds = float(model_seconds(fit, device, dtype, tokens, features, gemm.k, gemm.batch))
         if gemm.batch == 1:
             seconds *= self._correction(fit, dtype, tokens, features, gemm.k)
-        return seconds, Provenance.LEARNED if fit.own else Provenance.ROOFLINE
+        return seconds, fit.provenance
 
     def _correction(self, fit: Fit, dtype: str, m: int, n: int, k: int) -> float:
         """measured / model near that shape: trilinear in the logarithms, clamped at the grid's edge."""

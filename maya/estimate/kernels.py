@@ -48,14 +48,24 @@ class Family:
     operands: float
     variant: str = "elementwise"
     item: int | None = None  # bytes of an element, where the name does not say
+    partial: bool = False  # walks parts of its tensors: the bytes behind its arguments are too many
 
 
-def _family(pattern: str, operands: float, variant: str = "elementwise", item: int | None = None) -> Family:
-    return Family(re.compile(pattern), operands, variant, item)
+def _family(
+    pattern: str,
+    operands: float,
+    variant: str = "elementwise",
+    item: int | None = None,
+    partial: bool = False,
+) -> Family:
+    return Family(re.compile(pattern), operands, variant, item, partial)
 
 
 # Passes over the largest tensor: what each algorithm must read and write once.
 FAMILIES = (
+    # Apex' causal softmax reads the lower triangle and writes the whole square.
+    _family(r"scaled_upper_triang_masked_softmax\w*backward", 2, "softmax_once", 2, partial=True),
+    _family(r"scaled_upper_triang_masked_softmax", 1.5, "softmax_once", 2, partial=True),
     _family(r"GammaBeta|gamma_beta|cuComputePartGradGammaBeta|cuComputeGradGammaBeta", 2, "layer_norm"),
     _family(
         r"(layer_norm|LayerNorm|rms_?norm|RMSNorm).*(grad|Grad|backward|bwd)|ln_bwd|cuComputeGradInput",
@@ -101,20 +111,22 @@ def traffic(kernel: Kernel) -> Traffic | None:
     item = item_bytes(kernel.name)
     if operands is not None and kernel.elements is not None and _converts(kernel.name, item):
         return Traffic((4 * operands - 2) * kernel.elements, variant)
-    if kernel.bytes is not None:
+    if kernel.bytes is not None and not (family is not None and family.partial):
         return Traffic(float(kernel.bytes), variant)
     if "multi_tensor_apply" in kernel.name:
         return _multi_tensor(kernel)
+    if "index_elementwise" in kernel.name and kernel.elements is not None:
+        return Traffic(kernel.elements * (2.0 * item_bytes(kernel.name.replace("long", "")) + 8), variant)
     if _GATHER.search(kernel.name):
         return _gather(kernel)
     if operands is not None:
         elements = _elements(kernel)
         return Traffic(elements[0] * operands * item, variant, guessed=elements[1])
-    if kernel.name.startswith("triton"):
+    if kernel.name.startswith("triton_"):  # Inductor's names
         return _triton(kernel)
     if family is not None:
         elements = _elements(kernel)
-        guessed = elements[1] or family.item is not None
+        guessed = elements[1] or (family.item is not None and not family.partial)
         return Traffic(elements[0] * family.operands * (family.item or item), variant, guessed)
     if kernel.operator.sizes:
         total = sum(_numel(size) for size in kernel.operator.sizes) + _largest(kernel)

@@ -23,7 +23,7 @@ def bytes_seconds(moved: float, device: Device, variant: str = "elementwise") ->
     """Seconds of a kernel that reads and writes `moved` bytes; `variant` names the efficiency's fit."""
     fit = fit_for("memory", device, variant)
     rate = device.memory_bandwidth * float(fit.coefficients["efficiency"])
-    return floor_seconds(device) + moved / rate, Provenance.LEARNED if fit.own else Provenance.ROOFLINE
+    return floor_seconds(device) + moved / rate, fit.provenance
 
 
 def copy_seconds(copy: Memcpy, device: Device) -> tuple[float, Provenance]:

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 class Provenance(IntEnum):
     PROFILED = 0  # an exact measurement on that device
     LEARNED = 1  # a model fitted on measurements of that device
-    ROOFLINE = 2  # datasheet rates with efficiency curves
-    UNKNOWN = 3  # nothing could be said: charged the launch floor, and the prediction is INCOMPLETE
+    BORROWED = (
+        2  # this device's datasheet, with the efficiency fitted on the nearest generation that has tables
+    )
+    ROOFLINE = 3  # datasheet rates with an assumed efficiency, or bytes that had to be guessed
+    UNKNOWN = 4  # nothing could be said: charged the launch floor, and the prediction is INCOMPLETE
 
 
 @dataclass(frozen=True)

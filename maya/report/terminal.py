@@ -25,6 +25,7 @@ BREAKDOWN = {  # colour and what to call it
 SURENESS = {
     "profiled": "profiled on this device",
     "learned": "learned from measurements of this device",
+    "borrowed": "datasheet with another device's efficiency",
     "roofline": "datasheet roofline",
     "measured_host": "host time measured here",
     "unknown": "unknown, charged the launch floor",

@@ -195,3 +195,17 @@ def test_pageable_copies_are_slower_than_pinned() -> None:
     copies = [Memcpy("h2d", 1 << 28), Memcpy("h2d", 1 << 28, pinned=False), Memcpy("d2d", 1 << 28)]
     pinned, pageable, inside = Estimator(load("dgx-h100")).estimate(copies).seconds
     assert inside < pinned < pageable
+
+
+def test_causal_softmax_reads_the_triangle_that_its_arguments_do_not_show() -> None:
+    scores = (32, 1024, 1024)
+    name = "scaled_upper_triang_masked_softmax_forward"
+    traffic = kernels.traffic(kernel(name, sizes=(scores, ()), bytes=4 * 32 * 1024**2))
+    assert traffic == kernels.Traffic(1.5 * 2 * 32 * 1024**2, "softmax_once")
+
+
+def test_a_gather_of_single_elements_does_not_read_whole_rows() -> None:
+    name = "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<float>(long)>"
+    traffic = kernels.traffic(kernel(name, sizes=((2048, 50304), (2048,)), elements=2048))
+    assert traffic is not None
+    assert traffic.bytes == 2048 * (2 * 4 + 8)

@@ -178,10 +178,13 @@ def validate(
     traces: Annotated[
         Path | None, typer.Option("--traces", help="Keep what was recorded here, to judge it again.")
     ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Write the figures into this Markdown page.")
+    ] = None,
     workers: Annotated[int | None, typer.Option("-j", "--workers", min=1, help="Rows at a time.")] = None,
 ) -> None:
     """Predict measured iterations and say how well that went."""
-    from maya.validate import Share, render_errors
+    from maya.validate import Share, render_errors, write_page
     from maya.validate import validate as run_validation
 
     console = Console()
@@ -193,6 +196,8 @@ def validate(
         ),
     )  # fmt: skip
     render_errors(predicted, console)
+    if page is not None:
+        write_page(predicted, page)
 
 
 @app.command()

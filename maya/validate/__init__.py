@@ -5,6 +5,7 @@ reason. The room knows nothing of how a prediction is made.
 """
 
 from maya.validate.mapping import Mapped, Unmapped, map_row
+from maya.validate.page import write_page
 from maya.validate.rows import Row, RowError, read_rows
 from maya.validate.run import validate
 from maya.validate.split import Share, is_fit
@@ -24,4 +25,5 @@ __all__ = [
     "render_errors",
     "summarise_errors",
     "validate",
+    "write_page",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,7 +51,10 @@ def open_page(browser: Any) -> Callable[..., Any]:
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        browser.get("about:blank")  # nothing is read from the page that was there before
         browser.get(path.resolve().as_uri())
+        wait = importlib.import_module("selenium.webdriver.support.ui").WebDriverWait(browser, 60)
+        wait.until(lambda page: page.execute_script("return document.readyState") == "complete")
         return browser
 
     return load

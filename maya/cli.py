@@ -31,7 +31,14 @@ IterationsOption = Annotated[
     int | None, typer.Option("--iterations", min=1, help="Steady iterations to record; found by default.")
 ]
 ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")]
-AllRanksOption = Annotated[bool, typer.Option("--all-ranks", help="Keep ranks of identical work running.")]
+RanksOption = Annotated[
+    Literal["auto", "all", "dedup", "representatives"],
+    typer.Option(
+        "--ranks",
+        help="all: every rank runs to the end. dedup: ranks of equal work are merged after their first iteration. "
+        "representatives: only ranks that stand for others are started. auto: dedup up to 16 ranks.",
+    ),
+]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds before the run is given up.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the prediction as JSON.")]
 PerfettoOption = Annotated[Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev.")]
@@ -64,7 +71,7 @@ def predict(
     perfetto: PerfettoOption = None,
     html: HtmlOption = None,
     module: ModuleOption = False,
-    all_ranks: AllRanksOption = False,
+    ranks: RanksOption = "auto",
     timeout: TimeoutOption = 600.0,
 ) -> None:
     """Predict one configuration: its verdict, iteration time, memory, and how sure that is.
@@ -74,7 +81,7 @@ def predict(
     from maya.clusters import load
     from maya.predict import Predictor
 
-    job = _job(script, gpus, iterations, module, all_ranks, timeout)
+    job = _job(script, gpus, iterations, module, ranks, timeout)
     with Predictor(load(cluster)) as predictor:
         judgement = predictor.predict(job, out)
     _report(judgement, json, perfetto, html)
@@ -88,7 +95,7 @@ def trace(
     gpus: GpusOption = 1,
     iterations: IterationsOption = None,
     module: ModuleOption = False,
-    all_ranks: AllRanksOption = False,
+    ranks: RanksOption = "auto",
     timeout: TimeoutOption = 600.0,
 ) -> None:
     """Record a script's device calls; `maya simulate` predicts from what is written."""
@@ -96,7 +103,7 @@ def trace(
     from maya.launch import ForkServer
     from maya.trace import collate, write_job
 
-    job = _job(script, gpus, iterations, module, all_ranks, timeout)
+    job = _job(script, gpus, iterations, module, ranks, timeout)
     with ForkServer(load(cluster)) as server:
         run = server.run(job, out)
     if run.status != "traced":
@@ -211,7 +218,7 @@ def doctor() -> None:
 
 
 def _job(
-    script: list[str], gpus: int, iterations: int | None, module: bool, all_ranks: bool, timeout: float
+    script: list[str], gpus: int, iterations: int | None, module: bool, ranks: Any, timeout: float
 ) -> Any:
     from maya.launch.types import Job
 
@@ -224,7 +231,7 @@ def _job(
         world=gpus,
         module=module,
         iterations=iterations,
-        deduplicate=not all_ranks,
+        ranks=ranks,
         timeout_s=timeout,
     )
 

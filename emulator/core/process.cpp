@@ -1,5 +1,6 @@
 #include "core/process.h"
 
+#include <algorithm>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -149,6 +150,8 @@ std::size_t control_arena_bytes() {
   return self.control ? self.control_bytes - static_cast<std::size_t>(control_arena() - self.control) : 0;
 }
 
+constexpr long kLongestPauseNanoseconds = 50'000'000;
+
 void publish_step(std::uint64_t steps, std::uint64_t hash) {
   RankSlot* slot = rank_slot(rank_config().rank);
   if (!slot) return;
@@ -157,9 +160,12 @@ void publish_step(std::uint64_t steps, std::uint64_t hash) {
   const std::atomic<std::uint64_t>& limit = control_header()->step_limit;
   if (steps < limit.load(std::memory_order_acquire)) return;
   slot->state.store(static_cast<std::uint32_t>(RankState::kPaused), std::memory_order_release);
-  // The launcher raises the limit or kills the process.
-  const timespec nap{0, 500'000};
-  while (steps >= limit.load(std::memory_order_acquire)) nanosleep(&nap, nullptr);
+  // The launcher raises the limit or kills the process. Many ranks may wait here: they look ever less often.
+  timespec nap{0, 500'000};
+  while (steps >= limit.load(std::memory_order_acquire)) {
+    nanosleep(&nap, nullptr);
+    nap.tv_nsec = std::min(nap.tv_nsec * 2, kLongestPauseNanoseconds);
+  }
   // A rank that was ended while it waited stays so: its peers listen to its representative now.
   auto paused = static_cast<std::uint32_t>(RankState::kPaused);
   if (!slot->state.compare_exchange_strong(paused, static_cast<std::uint32_t>(RankState::kRunning)))

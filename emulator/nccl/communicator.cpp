@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <unordered_map>
 
 #include "core/handle_pool.h"
 #include "core/hash.h"
@@ -25,12 +27,16 @@ constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
 constexpr int kYields = 50;            // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 500'000;
+// The rank that stands for one that was never started may not make the call at all.
+constexpr long kPatienceMicroseconds = 2'000'000;
 
 // What the process knows of NCCL. Peers without a control file are communicators of this process
 // (ncclCommInitAll); their messages live in private memory.
 struct State {
   HandlePool<Communicator, 1 << 16> communicators;
   std::atomic<std::uint32_t> created{0}, groups{0};
+  std::mutex naming;
+  std::unordered_map<std::uint64_t, Name> names;  // by unique id; guarded by `naming`
   Mailbox mailbox{arena()};
   bool alone = control_header() == nullptr;
 
@@ -104,7 +110,7 @@ struct Placed {
   }
   ChannelKey channel() const {  // of this rank
     const bool sends = call.collective == Collective::kSend;
-    return {static_cast<std::uint32_t>(rank_config().rank), comm->index,
+    return {static_cast<std::uint32_t>(rank_config().rank), comm->channel,
             sends ? relative(*comm, comm->rank, call.peer) : kCollectivePeer};
   }
   Signature signature() const {
@@ -219,26 +225,45 @@ Result post(const Placed& placed, const void* data, std::size_t bytes) {
                   " bytes) at " + describe(*placed.comm, placed.signature(), placed.sequence));
 }
 
+// Who a member is: as its name tells, else as it announced itself.
+std::optional<Member> member_of(const Communicator& comm, int member) {
+  if (comm.members.empty()) return state().mailbox.member(comm.id, static_cast<std::uint32_t>(member));
+  return Member{static_cast<std::uint32_t>(comm.members[static_cast<std::size_t>(member)]), comm.channel};
+}
+
+bool is_in(const RankSlot& slot, RankState state) {
+  return slot.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(state);
+}
+
 // Where member `member` of the call's communicator leaves what this call receives from it; the
-// representative's place when that rank was ended.
+// representative's place when that rank was ended or never started.
 std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_representative) {
-  const auto who = state().mailbox.member(placed.comm->id, static_cast<std::uint32_t>(member));
+  const auto who = member_of(*placed.comm, member);
   if (!who) return std::nullopt;
   const bool receives = placed.call.collective == Collective::kRecv;
   ChannelKey channel{who->rank, who->communicator,
                      receives ? relative(*placed.comm, member, placed.comm->rank) : kCollectivePeer};
   if (!of_representative) return channel;
   const RankSlot* slot = rank_slot(static_cast<int>(who->rank));
-  if (!slot || slot->state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RankState::kEnded))
-    return std::nullopt;
+  if (!slot || !(is_in(*slot, RankState::kEnded) || is_in(*slot, RankState::kAbsent))) return std::nullopt;
   channel.rank = slot->representative.load(std::memory_order_acquire);
   return channel;
 }
 
+// The slot of a member that was never started; nullptr for all others.
+const RankSlot* absent(const Placed& placed, int member) {
+  if (placed.comm->members.empty()) return nullptr;
+  const RankSlot* slot = rank_slot(placed.comm->members[static_cast<std::size_t>(member)]);
+  return slot && is_in(*slot, RankState::kAbsent) ? slot : nullptr;
+}
+
 const Message* look(const Placed& placed, int member) {
-  for (const bool of_representative : {false, true})
-    if (const auto channel = channel_of(placed, member, of_representative))
-      if (const Message* message = state().mailbox.find(*channel, placed.sequence)) return message;
+  for (const bool of_representative : {false, true}) {
+    const auto channel = channel_of(placed, member, of_representative);
+    const Message* message = channel ? state().mailbox.find(*channel, placed.sequence) : nullptr;
+    // The rank that stands for one that was never started may differ from it: only what fits is its answer.
+    if (message && (message->signature == placed.signature() || !absent(placed, member))) return message;
+  }
   return nullptr;
 }
 
@@ -274,18 +299,33 @@ class Waiting {
   RankSlot* slot_;
 };
 
-// The member's message, waited for; nullptr: this process has no peers and nobody will send it.
+// Whether nobody will send what a member that was never started would: its representative is itself, this
+// rank, or has come to a stop.
+bool unanswered(const Placed& placed, int member) {
+  const RankSlot* slot = absent(placed, member);
+  if (!slot) return false;
+  const auto other = static_cast<int>(slot->representative.load(std::memory_order_acquire));
+  const RankSlot* standing = other == rank_config().rank ? nullptr : rank_slot(other);
+  return !standing || !(is_in(*standing, RankState::kRunning) || is_in(*standing, RankState::kWaiting));
+}
+
+// The member's message, waited for; nullptr: nobody will send it, or not for a long time.
 const Message* await(const Placed& placed, int member) {
   for (int turn = 0; turn < kYields; ++turn) {
     if (const Message* message = look(placed, member)) return message;
+    if (unanswered(placed, member)) return nullptr;
     sched_yield();
   }
   if (state().alone) return nullptr;
   const Waiting waiting(placed, member);
+  long waited = 0;
   for (long nap = kFirstNapMicroseconds;; nap = std::min(nap * 2, kLongestNapMicroseconds)) {
     const std::uint32_t ticket = state().mailbox.ticket();
     if (const Message* message = look(placed, member)) return message;
+    if (unanswered(placed, member)) return nullptr;
+    if (waited > kPatienceMicroseconds && absent(placed, member)) return nullptr;
     state().mailbox.sleep(ticket, nap);
+    waited += nap;
   }
 }
 
@@ -310,9 +350,23 @@ void deliver(void* to, std::span<const std::byte> bytes, bool known, DataType ty
   values::wrote(to, bytes.size(), content_of(type));
 }
 
+// What a member that was never started is taken to send: what this rank sends itself, or nothing.
+Result stand_in(const Placed& placed, int member, const Message*& message) {
+  message = state().mailbox.find(placed.channel(), placed.sequence);
+  const bool own = placed.call.collective != Collective::kRecv && message;
+  if (own) return Result::kSuccess;
+  message = nullptr;
+  if (content_of(placed.call.type) != values::Content::kFloat)
+    annotate("{\"note\": " + json_quote("a small " + std::string(name(placed.call.collective)) + " from rank " +
+                                          std::to_string(placed.comm->members[static_cast<std::size_t>(member)]) +
+                                          ", which was not started, delivered zeros") + "}");
+  return Result::kSuccess;
+}
+
 // One peer's message, checked against this call.
 Result receive(const Placed& placed, int member, const Message*& message) {
   message = await(placed, member);
+  if (!message && absent(placed, member)) return stand_in(placed, member, message);
   if (!message) {
     annotate("{\"uncovered\": " + json_quote("a small " + std::string(name(placed.call.collective)) +
                                              " whose peers do not run delivered zeros") + "}");
@@ -393,17 +447,40 @@ Placed place(Communicator& comm, const Operation& call) {
   return {&comm, call, next++, group.depth ? group.ordinal : 0};
 }
 
+// Gives a communicator its name, if it has one; returns what its line in the table says of that.
+std::string apply_name(Communicator& comm) {
+  const std::lock_guard lock(state().naming);
+  const auto found = state().names.find(comm.id);
+  if (found == state().names.end() || found->second.members.size() != static_cast<std::size_t>(comm.size)) return {};
+  const Name& name = found->second;
+  const auto [low, high] = name.pair;
+  comm.id = name.id;
+  comm.members = name.members;
+  comm.channel = static_cast<std::uint32_t>(
+      combine(combine(name.family, static_cast<std::uint64_t>(low + 1)), static_cast<std::uint64_t>(high + 1)));
+  std::string text = ", \"family\": " + std::to_string(name.family);
+  if (low >= 0) text += ", \"pair\": [" + std::to_string(low) + ", " + std::to_string(high) + "]";
+  return text;
+}
+
 }  // namespace
+
+void name_communicator(std::uint64_t unique_id, Name name) {
+  const std::lock_guard lock(state().naming);
+  state().names.insert_or_assign(unique_id, std::move(name));
+}
 
 Communicator* create_communicator(std::uint64_t id, int size, int rank) {
   int device = 0;
   cudaGetDevice(&device);
-  Communicator* comm = state().communicators.create(
-      Communicator{.id = id, .size = size, .rank = rank, .device = device, .index = state().created++});
-  state().mailbox.announce(id, static_cast<std::uint32_t>(rank),
-                           {static_cast<std::uint32_t>(rank_config().rank), comm->index});
-  annotate("{\"communicator\": " + std::to_string(comm->index) + ", \"id\": " + json_quote(hexadecimal(id)) +
-           ", \"size\": " + std::to_string(size) + ", \"rank\": " + std::to_string(rank) + "}");
+  const std::uint32_t index = state().created++;
+  Communicator made{.id = id, .size = size, .rank = rank, .device = device, .index = index, .channel = index};
+  const std::string family = apply_name(made);
+  Communicator* comm = state().communicators.create(std::move(made));
+  state().mailbox.announce(comm->id, static_cast<std::uint32_t>(rank),
+                           {static_cast<std::uint32_t>(rank_config().rank), comm->channel});
+  annotate("{\"communicator\": " + std::to_string(index) + ", \"id\": " + json_quote(hexadecimal(comm->id)) +
+           ", \"size\": " + std::to_string(size) + ", \"rank\": " + std::to_string(rank) + family + "}");
   return comm;
 }
 

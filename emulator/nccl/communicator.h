@@ -51,11 +51,23 @@ struct ScaledSum {
   bool alive;
 };
 
+// What the launcher's bootstrap tells of a communicator before NCCL makes it, in a world of which only some
+// ranks are started: who its members are, so that those that do not run can be answered for.
+struct Name {
+  std::uint64_t id;                 // equal on all members, whichever of them run
+  std::uint32_t family;             // equal for like groups of other ranks
+  std::pair<int, int> pair{-1, -1};  // of two members of a group, for transfers between these two only
+  std::vector<int> members;         // global ranks
+};
+void name_communicator(std::uint64_t unique_id, Name name);
+
 // NCCL forbids concurrent calls on one communicator, so its members need no lock.
 struct Communicator {
   std::uint64_t id;
   int size, rank, device;
-  std::uint32_t index;  // local: the n-th communicator this process made
+  std::uint32_t index;    // local: the n-th communicator this process made
+  std::uint32_t channel;  // where its messages are found: the index, or what the family is known by
+  std::vector<int> members{};  // global ranks, when it was named
   std::uint64_t collectives = 0, derived = 0;  // made so far; communicators split or shrunk from it
   std::map<std::pair<Collective, int>, std::uint64_t> transfers{};  // point-to-point calls by direction and peer
   std::vector<ScaledSum> scaled_sums{};

@@ -168,6 +168,12 @@ int ncclGetUniqueId(UniqueId* id) {
   return getrandom(id->internal, sizeof id->internal, 0) == sizeof id->internal ? 0 : code(Result::kSystemError);
 }
 
+// The launcher's bootstrap: `unique_id` is or will be the id of this communicator.
+void maya_name_communicator(const UniqueId* unique_id, std::uint64_t id, std::uint32_t family, int low, int high,
+                            const int* members, int size) {
+  name_communicator(id_of(*unique_id), {id, family, {low, high}, std::vector<int>(members, members + size)});
+}
+
 int ncclCommInitRank(void** comm, int size, UniqueId id, int rank) { return create(comm, id_of(id), size, rank); }
 
 int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, void*) {

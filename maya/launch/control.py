@@ -101,5 +101,10 @@ class Control:
         self._slots["representative"][rank] = representative
         self._slots["state"][rank] = RankState.ENDED
 
+    def answer_for_absent(self, representative: NDArray[np.int64]) -> None:
+        """[world] Who answers for each rank that was not started."""
+        absent = self._slots["state"] == RankState.ABSENT
+        self._slots["representative"][absent] = representative[absent]
+
     def exited(self, rank: int) -> None:
         self._slots["state"][rank] = RankState.EXITED

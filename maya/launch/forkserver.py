@@ -14,6 +14,7 @@ from typing import Any
 from maya.clusters.types import Cluster
 from maya.launch.connection import Connection
 from maya.launch.control import Control
+from maya.launch.crew import Crew
 from maya.launch.device import device_lines, write_rank_config
 from maya.launch.environment import (
     LaunchError,
@@ -24,6 +25,10 @@ from maya.launch.environment import (
     scratch_directory,
 )
 from maya.launch.imports import ALWAYS, heavy_imports
+from maya.launch.layout import rank_path
+from maya.launch.plan import EveryRank, Plan
+from maya.launch.representatives import Representatives
+from maya.launch.topology import read_topology
 from maya.launch.types import Job, Run
 from maya.launch.watch import Watch
 
@@ -56,59 +61,78 @@ class ForkServer:
         self._scratch.cleanup()
 
     def run(self, job: Job, directory: Path) -> Run:
-        """Launches every rank of `job`, sees its iterations repeat, stops it. Rank traces go to `directory`."""
+        """Launches the ranks of `job` that it takes, sees their iterations repeat, stops them. Rank traces go to
+        `directory`."""
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         self._warm(job)
         run = self._run_once(job, directory, started)
-        if run.status == "failed" and run.deduplicated:
-            # A surviving rank may have missed one that ended; without merging it cannot.
-            job = job.keeping_all_ranks()
+        while run.status == "failed" and (run.merged or run.launched < job.world):
+            # A rank may have missed one that had ended or was never started; with more of them it cannot.
+            wider = job.launching_more()
+            if wider is None:
+                return run
+            job = wider
             again = self._run_once(job, directory, time.perf_counter())
             if again.status != "failed":
-                note = "ranks of identical work were kept running: the script failed without them"
-                return again.with_note(note)
+                return again.with_note(f"{again.launched} ranks were launched: with {run.launched} the script failed")
+            run = again
         return run
 
     def _run_once(self, job: Job, directory: Path, started: float) -> Run:
         for stale in directory.glob("rank-*"):
             stale.unlink()
+        connection = self._connection_or_fail()
         control = Control(directory / "control", job.world)
         try:
-            watch = Watch(job, control, directory, self._connection_or_fail())
-            self._start(job, directory, control)
-            return watch.until_done(started)
+            plan = self._plan(job, directory)
+            port = self._start_store(directory, job.world)
+            device = device_lines(self.cluster, self._cuda_version)
+
+            def start(rank: int) -> None:
+                config = rank_path(directory, rank).with_suffix(".config")
+                write_rank_config(
+                    config, device, directory=directory, control=control.path,
+                    rank=rank, world=job.world, gpus_per_node=self.cluster.node.gpus,
+                )  # fmt: skip
+                connection.send(self._request(job, directory, rank, port, config))
+
+            crew = Crew(job.world, control, connection, plan, start, at_once=2 * len(self.cores))
+            return Watch(job, crew, plan, directory).until_done(started)
         finally:
-            self._connection_or_fail().kill_all()
+            connection.kill_all()
             control.close()
 
-    def _start(self, job: Job, directory: Path, control: Control) -> None:
-        port = self._start_store(directory, job.world)
-        gpus = self.cluster.node.gpus
-        device = device_lines(self.cluster, self._cuda_version)
-        for rank in range(job.world):
-            config = directory / f"rank-{rank:05d}.config"
-            write_rank_config(
-                config, device, directory=directory, control=control.path,
-                rank=rank, world=job.world, gpus_per_node=gpus,
-            )  # fmt: skip
-            self._connection_or_fail().send(
-                {
-                    "do": "rank",
-                    "name": f"rank {rank}",
-                    "config": str(config),
-                    "script": job.script,
-                    "module": job.module,
-                    "argv": list(job.argv),
-                    "cwd": str(Path.cwd()),
-                    "cores": [self.cores[rank % len(self.cores)]],
-                    "environment": {**job.environment, **rank_environment(rank, job.world, gpus, port)},
-                    "stdout": str(directory / f"rank-{rank:05d}.stdout"),
-                    "stderr": str(directory / f"rank-{rank:05d}.stderr"),
-                    "outcome": str(directory / f"rank-{rank:05d}.outcome"),
-                }
-            )
+    @staticmethod
+    def _plan(job: Job, directory: Path) -> Plan:
+        if job.launching == "representatives" and job.world > 1:
+            return Representatives(job.world, lambda: read_topology(_groups_file(directory), job.world))
+        return EveryRank(job.world, merge=job.launching != "all")
+
+    def _request(self, job: Job, directory: Path, rank: int, port: int, config: Path) -> dict[str, Any]:
+        path = rank_path(directory, rank)
+        request: dict[str, Any] = {
+            "do": "rank",
+            "name": f"rank {rank}",
+            "config": str(config),
+            "script": job.script,
+            "module": job.module,
+            "argv": list(job.argv),
+            "cwd": str(Path.cwd()),
+            "cores": [self.cores[rank % len(self.cores)]],
+            "environment": {
+                **job.environment,
+                **rank_environment(rank, job.world, self.cluster.node.gpus, port),
+            },
+            "stdout": str(path.with_suffix(".stdout")),
+            "stderr": str(path.with_suffix(".stderr")),
+            "outcome": str(path.with_suffix(".outcome")),
+        }
+        if job.launching == "representatives":
+            log = str(_groups_file(directory)) if rank == 0 else None
+            request["absent"] = {"rank": rank, "world": job.world, "port": port, "log": log}
+        return request
 
     def _start_store(self, directory: Path, world: int) -> int:
         port_file = directory / "rank-store.port"
@@ -173,3 +197,8 @@ class ForkServer:
         if self._process is not None:
             self._process.wait()
             self._process = None
+
+
+def _groups_file(directory: Path) -> Path:
+    """Where rank 0 writes down the groups of the world."""
+    return rank_path(directory, 0).with_suffix(".groups")

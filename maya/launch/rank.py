@@ -29,6 +29,10 @@ def main(request: dict[str, Any]) -> int:
     _reseed()
     if ctypes.CDLL(None).maya_begin_rank(request["config"].encode()) != 0:
         return 1
+    if absent := request.get("absent"):
+        from maya.launch.absent import answer_for_absent_ranks
+
+        answer_for_absent_ranks(**absent)
     outcome = _run_script(request)
     sys.stdout.flush()
     sys.stderr.flush()

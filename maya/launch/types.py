@@ -6,6 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from maya.launch.topology import Topology
+
+Ranks = Literal["auto", "all", "dedup", "representatives"]
+# Worlds up to this size are started whole: comparing ranks that all run costs little more than inferring.
+SMALL_WORLD = 16
+
 
 @dataclass(frozen=True)
 class Job:
@@ -17,11 +23,23 @@ class Job:
     module: bool = False  # python -m
     environment: dict[str, str] = field(default_factory=dict)  # added to the user's own
     iterations: int | None = None  # steady iterations to see; None: found
-    deduplicate: bool = True
+    # all: every rank runs to the end; dedup: ranks of equal work are merged after their first iteration;
+    # representatives: only the ranks whose work stands for that of all are started.
+    ranks: Ranks = "auto"
     timeout_s: float = 600.0
 
-    def keeping_all_ranks(self) -> Job:
-        return replace(self, deduplicate=False)
+    @property
+    def launching(self) -> Ranks:
+        """`ranks`, with "auto" resolved by the size of the world."""
+        if self.ranks != "auto":
+            return self.ranks
+        return "representatives" if self.world > SMALL_WORLD else "dedup"
+
+    def launching_more(self) -> Job | None:
+        """The same job with the next larger choice of ranks; None when it starts all, or they would be too many."""
+        larger: dict[Ranks, Ranks] = {"representatives": "dedup", "dedup": "all"}
+        ranks = larger.get(self.launching)
+        return replace(self, ranks=ranks) if ranks and self.world <= 4 * SMALL_WORLD else None
 
 
 @dataclass(frozen=True)
@@ -53,9 +71,11 @@ class Run:
     failed_rank: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # launch, emulate
     notes: tuple[str, ...] = ()
+    checked: int = 0  # of those launched, ranks that were only compared with what had been inferred of them
+    topology: Topology | None = None  # of the world, when not every rank was started
 
     @property
-    def deduplicated(self) -> bool:
+    def merged(self) -> bool:
         return len(set(self.representative_of)) < self.world
 
     def with_note(self, note: str) -> Run:

@@ -1,4 +1,4 @@
-"""Watches a running job: merges ranks after their first iteration, sees iterations repeat, tells how it ended."""
+"""Watches a running job: starts its ranks, merges those of equal work, sees iterations repeat, tells how it ended."""
 
 from __future__ import annotations
 
@@ -13,23 +13,18 @@ import numpy as np
 
 from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
-from maya.launch.steady import classes, steady_period
+from maya.launch.crew import Crew
+from maya.launch.observed import observe
+from maya.launch.layout import HEADER, rank_path
+from maya.launch.plan import Plan
+from maya.launch.steady import steady_period
 from maya.launch.types import Job, OutOfMemory, Run
 
 POLL_SECONDS = 0.002
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
 STEADY_ITERATIONS = 2
+MERGED_AGAIN_AT = 2  # optimizer steps
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
-
-# maya::TraceHeader (emulator/core/trace_format.h), as far as it is needed here.
-TRACE_HEADER = np.dtype(
-    [
-        ("magic", "S8"), ("version", "<u4"), ("rank", "<u4"), ("world", "<u4"), ("local_rank", "<u4"),
-        ("records", "<u8"), ("capacity", "<u8"), ("context", "<u8"), ("reserved", "<u8"), ("peak", "<u8"),
-        ("oom_count", "<u8"), ("oom_requested", "<u8"), ("oom_free", "<u8"), ("steps", "<u8"), ("refused", "<u8"),
-    ]
-)  # fmt: skip
-
 
 @dataclass
 class _Progress:
@@ -47,20 +42,22 @@ class _Progress:
 class Watch:
     """One job from its first rank's start to its last rank's end."""
 
-    def __init__(self, job: Job, control: Control, directory: Path, connection: Connection) -> None:
+    def __init__(self, job: Job, crew: Crew, plan: Plan, directory: Path) -> None:
         self.job = job
-        self.control = control
+        self.crew = crew
+        self.plan = plan
+        self.control: Control = crew.control
+        self.connection: Connection = crew.connection
         self.directory = directory
-        self.connection = connection
-        self.representative = list(range(job.world))
-        self.running = set(range(job.world))  # started, neither ended by us nor by themselves
-        self.finished: set[int] = set()
         self.wanted = job.iterations or STEADY_ITERATIONS
         self.progress = _Progress(since=time.monotonic())
-        control.step_limit = 1
+        self.control.step_limit = plan.compared_at
+        self.batches = plan.batches()
+        self.planned = False  # every rank has its representative
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()
+        self.crew.enlist(next(self.batches))
         deadline = time.monotonic() + self.job.timeout_s
         while True:
             run = self._turn(deadline)
@@ -74,33 +71,47 @@ class Watch:
                 return run
         if mismatch := self.control.mismatch:
             return self._failed(None, f"ranks do not agree on what they communicate:\n{mismatch}")
-        if not self.running:
-            return self._traced_to_the_end()
+        self.crew.start_more()
         if time.monotonic() > deadline:
             return self._failed(
                 None, f"no steady iteration within {self.job.timeout_s:.0f} s\n{self._whereabouts()}"
             )
-        if self._all_paused():
-            return self._at_step()
+        if self.crew.all_paused:
+            return self._all_at_rest()
         if self.progress.stalled(self._activity()):
             return self._failed(
                 None, f"the ranks have waited for each other for {HANG_SECONDS:.0f} s\n{self._whereabouts()}"
             )
         return None
 
-    def _all_paused(self) -> bool:
-        return all(
-            self.control.state(rank) is RankState.PAUSED
-            and self.control.steps(rank) >= self.control.step_limit
-            for rank in self.running
-        )
+    def _all_at_rest(self) -> Run | None:
+        """Every rank waits at the same optimizer step, or has finished."""
+        if not self.planned and not self._plan_on():
+            return None
+        return self._at_step() if self.crew.running else self._traced_to_the_end()
+
+    def _plan_on(self) -> bool:
+        """Starts the plan's next batch; True when there is none and redundant ranks have ended."""
+        crew = self.crew
+        for rank in sorted(crew.running | crew.finished):
+            if rank not in self.plan.seen:
+                hashes = self.control.segment_hashes(rank)
+                self.plan.seen[rank] = observe(self.directory, rank, hashes[-1] if hashes else None)
+        batch = next(self.batches, None)
+        if batch is not None:
+            crew.enlist(batch)
+            return False
+        self.planned = True
+        if self.plan.topology is not None or not crew.finished:
+            crew.merge(self.plan.representative_of())
+        return True
 
     def _at_step(self) -> Run | None:
         """Every running rank waits at the same optimizer step."""
         steps = self.control.step_limit
-        if steps == 1 and self.job.deduplicate and not self.finished:
-            self._deduplicate()
-        hashes = [self.control.segment_hashes(rank) for rank in sorted(self.running)]
+        if steps == MERGED_AGAIN_AT and self.plan.merges:
+            self._merge_again()
+        hashes = [self.control.segment_hashes(rank) for rank in sorted(self.crew.running)]
         period = steady_period(hashes, self.wanted)
         if period is not None:
             return self._traced((steps - period * self.wanted, steps), period)
@@ -110,23 +121,19 @@ class Watch:
         self.control.step_limit = steps + 1
         return None
 
-    def _deduplicate(self) -> None:
-        """Ends every rank whose first iteration was the same, device call for device call, as a lower one's."""
-        first = [self.control.segment_hashes(rank)[0] for rank in range(self.job.world)]
-        self.representative = classes(first)
-        ended = [rank for rank, other in enumerate(self.representative) if rank != other]
-        for rank in ended:
-            self.control.end(rank, self.representative[rank])
-        self.running -= set(ended)
-        self.connection.kill([f"rank {rank}" for rank in ended])
+    def _merge_again(self) -> None:
+        """Ranks whose first iterations differed only by what was compiled, tuned or set up in them are alike now."""
+        crew = self.crew
+        latest = {rank: self.control.segment_hashes(rank)[-1] for rank in sorted(crew.running)}
+        first: dict[int, int] = {}
+        stands = {rank: first.setdefault(value, rank) for rank, value in latest.items()}
+        crew.merge(stands.get(other, other) for other in crew.representative)
 
     def _left(self, answer: dict[str, Any]) -> Run | None:
         """A rank's process is gone: by our hand, at its script's end, or by a failure."""
         rank = int(answer["ended"].removeprefix("rank "))
-        if rank not in self.running:
+        if not self.crew.left(rank):
             return None
-        self.running.discard(rank)
-        self.control.exited(rank)
         path = self.directory / f"rank-{rank:05d}.outcome"
         if not path.exists():
             return self._failed(rank, f"the process ended with status {answer['code']}\n{self._stderr(rank)}")
@@ -135,12 +142,12 @@ class Watch:
             return self._out_of_memory(rank, outcome)
         if outcome["status"] == "raised":
             return self._failed(rank, outcome["traceback"] or f"{outcome['message']}\n{self._stderr(rank)}")
-        self.finished.add(rank)
+        self.crew.finished.add(rank)
         return None
 
     def _traced_to_the_end(self) -> Run:
         """The script ended by itself before its iterations repeated often enough."""
-        survivors = sorted(self.finished)
+        survivors = sorted(self.crew.finished)
         steps = min(self.control.steps(rank) for rank in survivors)
         if steps == 0:
             return self._run(
@@ -164,25 +171,28 @@ class Watch:
         header = self._header(rank)
         oom = OutOfMemory(
             rank=rank,
-            requested_bytes=int(header["oom_requested"]),
-            free_bytes=int(header["oom_free"]),
-            capacity_bytes=int(header["capacity"]),
+            requested_bytes=int(header["oom_requested_bytes"]),
+            free_bytes=int(header["oom_free_bytes"]),
+            capacity_bytes=int(header["capacity_bytes"]),
             message=outcome["message"],
         )
         return self._run("oom", out_of_memory=oom, failed_rank=rank, traceback=outcome["traceback"])
 
-    def _run(self, status: Any, **fields: Any) -> Run:
+    def _run(self, status: Any, notes: tuple[str, ...] = (), **fields: Any) -> Run:
         return Run(
             status=status,
             directory=self.directory,
             world=self.job.world,
-            launched=self.job.world,
-            representative_of=tuple(self.representative),
+            launched=len(self.crew.started),
+            checked=len(self.plan.checked),
+            representative_of=tuple(self.crew.representative),
+            topology=self.plan.topology,
+            notes=(*self.plan.notes, *notes),
             **fields,
         )
 
     def _header(self, rank: int) -> Any:
-        return np.fromfile(self.directory / f"rank-{rank:05d}.trace", TRACE_HEADER, 1)[0]
+        return np.fromfile(rank_path(self.directory, rank), HEADER, 1)[0]
 
     def _stderr(self, rank: int) -> str:
         path = self.directory / f"rank-{rank:05d}.stderr"
@@ -190,7 +200,7 @@ class Watch:
 
     def _whereabouts(self) -> str:
         lines = []
-        for rank in sorted(self.running):
+        for rank in sorted(self.crew.running):
             state = self.control.state(rank)
             site = f" for {self.control.wait_site(rank)}" if state is RankState.WAITING else ""
             lines.append(
@@ -200,7 +210,7 @@ class Watch:
 
     def _activity(self) -> tuple[object, ...]:
         """Changes while any rank works: steps, what it waits for, or CPU time while one does not wait."""
-        ranks = sorted(self.running)
+        ranks = sorted(self.crew.running)
         states = [self.control.state(rank) for rank in ranks]
         places = tuple((self.control.steps(rank), self.control.wait_site(rank)) for rank in ranks)
         if all(state in (RankState.WAITING, RankState.PAUSED) for state in states):

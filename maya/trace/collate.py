@@ -8,19 +8,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
 from maya.launch.types import Run
+from maya.trace.absent import announce_all
 from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, fold, join_instances
-from maya.trace.format import (
-    FLAG_BLOCKING,
-    FLAG_GRAPH,
-    RawRank,
-    TraceError,
-    rank_path,
-    read_communicators,
-    read_rank,
-    signatures,
-)
+from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
 from maya.trace.operations import OperationTable
 from maya.trace.period import find_period
 from maya.trace.rendezvous import PARTY, count_within, join
@@ -54,6 +47,7 @@ def collate(run: Run) -> JobTrace:
     notes: list[str] = list(run.notes)
     traced = [read_rank(rank_path(run.directory, rank)) for rank in sorted(set(run.representative_of))]
     announced = _announced(run, traced)
+    traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
     raws, cuts, class_of_rank = _classes(run, traced, announced, instances, notes)
     representatives = [raw.rank for raw in raws]
@@ -105,6 +99,8 @@ def _classes(
 
 
 def _announced(run: Run, raws: list[RawRank]) -> Announced:
+    if run.topology is not None:
+        return announce_all(run.topology, run.representative_of, raws)
     announced: Announced = {raw.rank: raw.communicators for raw in raws}
     for rank in range(run.world):
         ops = rank_path(run.directory, rank).with_suffix(".ops")

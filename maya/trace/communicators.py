@@ -21,6 +21,7 @@ class Instance:
     id: str
     members: list[int]
     local_index: dict[int, int] = field(default_factory=dict)  # by rank
+    told: bool = False  # one member knew them all
 
     @property
     def size(self) -> int:
@@ -34,6 +35,8 @@ def join_instances(announced: Announced, world: int) -> dict[str, Instance]:
     for rank in sorted(announced):
         for index, local in announced[rank].items():
             instance = instances.setdefault(local.id, Instance(local.id, [-1] * local.size))
+            if local.members and not instance.told:
+                instance.members, instance.told = list(local.members), True
             if local.size != instance.size or instance.members[local.rank] not in (-1, rank):
                 raise TraceError(
                     f"communicator {local.id}: rank {rank} says it is {local.rank} of {local.size}, but its "
@@ -41,8 +44,6 @@ def join_instances(announced: Announced, world: int) -> dict[str, Instance]:
                 )
             instance.members[local.rank] = rank
             instance.local_index[rank] = index
-            for place, member in enumerate(local.members):
-                instance.members[place] = member
     _infer_members(list(instances.values()), world)
     return instances
 

@@ -1,4 +1,4 @@
-"""Reads one rank's `.trace` and `.ops` files; mirrors emulator/core/trace_format.h field for field.
+"""Reads one rank's `.trace` and `.ops` files (docs/trace-format.md).
 
 Whatever is on disk, `read_rank` either returns a consistent `RawRank` or raises `TraceError` with the
 file and what is wrong with it: a killed rank leaves a shorter file, a foreign file is no trace at all.
@@ -9,61 +9,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maya.errors import MayaError
+from maya.launch.layout import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, VERSION
 from maya.trace.types import RecordKind
-
-HEADER_BYTES: Final = 4096
-VERSION: Final = 1
-MAGIC: Final = b"MAYATRC1"
-FLAG_BLOCKING: Final = 1
-FLAG_GRAPH: Final = 2
-
-# maya::Record, 64 bytes.
-RAW_RECORD = np.dtype(
-    [
-        ("kind", "u1"),
-        ("flags", "u1"),
-        ("thread", "<u2"),
-        ("stream", "<u4"),
-        ("op", "<u4"),
-        ("context", "<u4"),
-        ("host_ns", "<u8"),
-        ("size", "<u8"),
-        ("arg", "<u8"),
-        ("sequence", "<u4"),
-        ("peer", "<i4"),
-        ("group", "<u4"),
-        ("reserved", "<u4"),
-        ("hash", "<u8"),
-    ]
-)
-# maya::TraceHeader, the start of the first page.
-HEADER = np.dtype(
-    [
-        ("magic", "S8"),
-        ("version", "<u4"),
-        ("rank", "<u4"),
-        ("world", "<u4"),
-        ("local_rank", "<u4"),
-        ("records", "<u8"),
-        ("capacity_bytes", "<u8"),
-        ("context_bytes", "<u8"),
-        ("reserved_bytes", "<u8"),
-        ("peak_reserved_bytes", "<u8"),
-        ("oom_count", "<u8"),
-        ("oom_requested_bytes", "<u8"),
-        ("oom_free_bytes", "<u8"),
-        ("steps", "<u8"),
-        ("unsupported_count", "<u8"),
-    ]
-)
-assert RAW_RECORD.itemsize == 64
-
 
 class TraceError(MayaError):
     """A trace that cannot be read or does not fit together; the message shows the figures."""
@@ -77,6 +30,8 @@ class LocalCommunicator:
     size: int
     rank: int
     members: tuple[int, ...] = ()  # global ranks in communicator order, when the rank knew them
+    family: int | None = None  # of the process group that it serves (maya.launch.topology), when it was named
+    pair: tuple[int, int] | None = None  # it serves only transfers between these two members of the group
 
 
 @dataclass(frozen=True)
@@ -128,11 +83,6 @@ class _Table:
             self.uncovered.append(str(line["uncovered"]))
         elif "note" in line:
             self.remarks.append(str(line["note"]))
-
-
-def rank_path(directory: Path, rank: int) -> Path:
-    """Where rank `rank` of a run in `directory` left its records; the .ops table lies beside it."""
-    return directory / f"rank-{rank:05d}.trace"
 
 
 def read_rank(path: Path) -> RawRank:
@@ -274,7 +224,9 @@ def _local_communicator(line: dict[str, Any]) -> LocalCommunicator:
         raise ValueError(f"rank {rank} of a communicator of {size}")
     if members and len(members) != size:
         raise ValueError(f"{len(members)} members of a communicator of {size}")
-    return LocalCommunicator(str(line["id"]), size, rank, members)
+    family = int(line["family"]) if "family" in line else None
+    low, high = (int(place) for place in line.get("pair", (-1, -1)))
+    return LocalCommunicator(str(line["id"]), size, rank, members, family, (low, high) if low >= 0 else None)
 
 
 def _check_references(path: Path, records: NDArray[np.void], table: _Table) -> None:

@@ -56,7 +56,7 @@ def forked(work: Path) -> list[float]:
     folder.mkdir()
     arguments = (str(folder), str(TRAIN), str(RANKS), *MODEL)
     with ForkServer(load("dgx-h100")) as server:
-        run = server.run(Job(str(work / "weigh.py"), arguments, RANKS, deduplicate=False), work / "run")
+        run = server.run(Job(str(work / "weigh.py"), arguments, RANKS, ranks="all"), work / "run")
     if run.status != "traced":
         sys.exit(run.traceback)
     return weights(folder)

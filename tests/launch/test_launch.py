@@ -36,7 +36,7 @@ def test_endless_data_parallel_training_ends_by_itself_as_one_class(launch: Laun
 
 
 def test_every_rank_runs_on_where_merging_is_off(launch: Launch) -> None:
-    run = launch(TRAINING, 2, deduplicate=False, iterations=1)
+    run = launch(TRAINING, 2, ranks="all", iterations=1)
     assert run.status == "traced", run.traceback
     assert run.representative_of == (0, 1)
     assert run.steady[1] - run.steady[0] == 1

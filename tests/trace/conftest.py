@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maya.trace.format import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, rank_path
+from maya.launch.layout import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, rank_path
 from maya.trace.types import RecordKind
 
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from maya.trace import TraceError, read_rank
-from maya.trace.format import HEADER, HEADER_BYTES, RAW_RECORD, signatures
+from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD
+from maya.trace.format import signatures
 from maya.trace.types import RecordKind
 
 TMP = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)

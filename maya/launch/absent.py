@@ -1,0 +1,188 @@
+"""Answers for ranks that are not started: runs in a rank whose peers may be absent.
+
+Every rank of a PyTorch job calls `new_group` for every group, its own or not. So one rank knows the groups of the
+whole world; it writes them down for the launcher (topology.py). What it asks of its peers by the rendezvous store is
+answered here, and communicators get names that tell the emulator who their members are (emulator/nccl/communicator.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import importlib
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers PyTorch's `fake` backend
+from torch.distributed import distributed_c10d
+
+from maya.launch.topology import family_of
+
+UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
+NO_PAIR = (-1, -1)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group with this rank in it."""
+
+    ranks: tuple[int, ...]
+    family: int
+
+
+class Groups:
+    """The groups of the world in the order in which the script makes them.
+
+    `log` gets all of them: little-endian int32 words, for each group its size and its ranks.
+    """
+
+    def __init__(self, rank: int, log: Path | None) -> None:
+        self.rank = rank
+        self._own: dict[str, Group] = {}
+        self._seen: Counter[int] = Counter()  # own groups, by the family that the first of a kind has
+        self._log: BinaryIO | None = log.open("wb", buffering=0) if log else None
+
+    def add(self, name: str, ranks: Sequence[int]) -> None:
+        if self._log:
+            self._log.write(struct.pack(f"<{len(ranks) + 1}i", len(ranks), *ranks))
+        if self.rank not in ranks:
+            return
+        kind = family_of(ranks, 0)
+        self._own[name] = Group(tuple(ranks), family_of(ranks, self._seen[kind]))
+        self._seen[kind] += 1
+
+    def of_key(self, key: str) -> tuple[Group, tuple[int, int]] | None:
+        """The group, and the pair of its members, that a store key of ProcessGroupNCCL exchanges an id for."""
+        path, separator, last = key.rpartition("//cuda//")
+        group = self._own.get(path.rpartition("/")[2])
+        if not separator or group is None:
+            return None
+        low, colon, high = last.partition(":")
+        if not low.isdigit() or (colon and not high.isdigit()):
+            return None
+        return group, (int(low), int(high)) if colon else NO_PAIR
+
+
+class AnsweringStore(dist.Store):  # type: ignore[misc]
+    """A store that makes up what ranks that do not run would have put there."""
+
+    def __init__(self, inner: dist.Store, groups: Groups) -> None:
+        super().__init__()
+        self._inner = inner
+        self._groups = groups
+        self._name = ctypes.CDLL(None).maya_name_communicator
+
+    def set(self, key: str, value: Any) -> None:
+        if not self._name_communicator(key, _as_bytes(value)):
+            self._inner.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        invented = blake2b(key.encode()).digest() * (UNIQUE_ID_BYTES // 64)
+        if self._name_communicator(key, invented):
+            return invented
+        if not self._inner.check([key]):
+            raise RuntimeError(
+                f"the rendezvous store has no {key!r}: a rank that was not started would have set it; "
+                "start every rank: --ranks dedup"
+            )
+        return bytes(self._inner.get(key))
+
+    def _name_communicator(self, key: str, unique_id: bytes) -> bool:
+        """Tells the emulator which communicator `unique_id` will make, when the key is for one."""
+        found = self._groups.of_key(key)
+        if found is None or len(unique_id) != UNIQUE_ID_BYTES:
+            return False
+        group, pair = found
+        ranks = group.ranks if pair == NO_PAIR else tuple(group.ranks[place] for place in pair)
+        identity = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little")
+        self._name(
+            unique_id,
+            ctypes.c_uint64(identity),
+            ctypes.c_uint32(group.family),
+            *pair,
+            (ctypes.c_int * len(ranks))(*ranks),
+            len(ranks),
+        )
+        return True
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._inner.add(key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._groups.of_key(key) for key in keys) or bool(self._inner.check(keys))
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        """Never waits: whoever would have come is taken to be there."""
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        return bytes(self._inner.compare_set(key, expected, desired))
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._inner.delete_key(key))
+
+    def num_keys(self) -> int:
+        return int(self._inner.num_keys())
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._inner.set_timeout(timeout)
+
+
+_kept: list[object] = []  # PyTorch holds the C++ half only; without the Python half the overrides are gone
+
+
+def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -> None:
+    """From here on `init_process_group` and `new_group` succeed though nobody else may be there."""
+    groups = Groups(rank, Path(log) if log else None)
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+
+    def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+        inner = dist.TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
+        store = AnsweringStore(inner, groups)
+        _kept.append(store)
+        yield store, rank, world
+
+    rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
+    _watch_new_groups(groups)
+
+
+def _watch_new_groups(groups: Groups) -> None:
+    original: Callable[..., Any] = distributed_c10d._new_process_group_helper
+
+    def helper(
+        size: int, rank: int | None, ranks: list[int], backend: Any, store: Any, name: str, *rest: Any, **options: Any
+    ) -> Any:
+        if "nccl" in _devices(backend):
+            groups.add(str(name), ranks or range(size))
+        # Bound to a device, communicators are made now and by splitting, which asks every rank for its part.
+        options["device_id"] = None
+        group, prefix = original(
+            size, rank, ranks, _without_gloo(backend), store, name, *rest, **options
+        )
+        entry = distributed_c10d._world.pg_map.get(group)
+        if entry is not None:
+            distributed_c10d._world.pg_map[group] = (backend, entry[1])
+        return group, prefix
+
+    distributed_c10d._new_process_group_helper = helper
+
+
+def _devices(backend: Any) -> str:
+    """`cpu:gloo,cuda:nccl` and the like; what PyTorch makes of no backend at all is both."""
+    text = str(backend or "undefined")
+    return "cpu:gloo,cuda:nccl" if text == "undefined" else text
+
+
+def _without_gloo(backend: Any) -> str:
+    """Gloo connects every pair of ranks; PyTorch's `fake` takes what this rank has for what all have."""
+    text = _devices(backend)
+    return "cpu:fake" if text == "gloo" else text.replace("gloo", "fake")
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

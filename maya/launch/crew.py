@@ -1,0 +1,82 @@
+"""The ranks of one running job: which are started, run, have finished, or were ended for one of equal work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from maya.launch.connection import Connection
+from maya.launch.control import Control, RankState
+from maya.launch.plan import Plan
+
+
+class Crew:
+    """`start(rank)` asks the fork server for a rank; at most `at_once` of those that may run apart work at a time."""
+
+    def __init__(
+        self,
+        world: int,
+        control: Control,
+        connection: Connection,
+        plan: Plan,
+        start: Callable[[int], None],
+        at_once: int,
+    ) -> None:
+        self.world = world
+        self.control = control
+        self.connection = connection
+        self.plan = plan
+        self.started: list[int] = []
+        self.running: set[int] = set()  # started, neither ended by us nor by themselves
+        self.finished: set[int] = set()
+        self.representative = list(range(world))
+        self._start = start
+        self._at_once = at_once
+        self._queue: list[int] = []
+
+    def enlist(self, ranks: list[int]) -> None:
+        self._queue += ranks
+        self.start_more()
+
+    def start_more(self) -> None:
+        """Starts what waits for its turn, as ranks before it pause or end."""
+        while self._queue and (self.plan.topology is None or self._working() < self._at_once):
+            rank = self._queue.pop(0)
+            self.started.append(rank)
+            self.running.add(rank)
+            if (nearest := self.plan.nearest(self.started)) is not None:
+                self.control.answer_for_absent(nearest)
+            self._start(rank)
+
+    def _working(self) -> int:
+        return sum(self.control.state(rank) is not RankState.PAUSED for rank in self.running)
+
+    @property
+    def all_paused(self) -> bool:
+        """Every rank that was asked for waits at the step limit."""
+        return not self._queue and all(
+            self.control.state(rank) is RankState.PAUSED
+            and self.control.steps(rank) >= self.control.step_limit
+            for rank in self.running
+        )
+
+    def end(self, ranks: Iterable[int]) -> None:
+        """Ends ranks; their representatives answer for them from now on."""
+        ended = sorted(set(ranks) & (self.running | self.finished))
+        for rank in ended:
+            self.control.end(rank, self.representative[rank])
+        self.running -= set(ended)
+        self.finished -= set(ended)
+        self.connection.kill([f"rank {rank}" for rank in ended])
+
+    def merge(self, representative_of: Iterable[int]) -> None:
+        """Ends all but the ranks that stand for others."""
+        self.representative = list(representative_of)
+        self.end(rank for rank, other in enumerate(self.representative) if rank != other)
+
+    def left(self, rank: int) -> bool:
+        """A rank's process is gone. False when that was expected."""
+        if rank not in self.running:
+            return False
+        self.running.discard(rank)
+        self.control.exited(rank)
+        return True

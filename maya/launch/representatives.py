@@ -1,0 +1,181 @@
+"""Which ranks of a large world to start: the few whose work stands for that of all.
+
+The world's axes (topology.py) give each rank coordinates. Ranks that differ from rank 0 in one coordinate show where
+along that axis the work changes; ranks of equal work along every axis are then one class. Random ranks check it.
+Nothing here starts anything: `batches` yields ranks, and finds what they did in `seen` when it goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.launch.observed import Observed
+from maya.launch.topology import Axis, Topology
+
+CHECKS = 3  # random ranks that are started only to be compared
+ALL_AT_ONCE = 16  # the longest axis that is started whole when its ends differ
+LONGEST_SEARCH = 64  # ranks started along one axis, at most
+ALIKE = 0.05  # calls of ranks that each differ a little, as when optimizer state is cut across parameters
+
+
+class Representatives:
+    """The plan for one world; `seen` is filled by whoever starts the ranks.
+
+    Ranks are compared by their second iteration: what the first compiles and tunes depends on who came first.
+    `read_topology` is called when the first ranks have run: they know the groups of the world.
+    """
+
+    compared_at = 2
+    merges = True
+
+    def __init__(self, world: int, read_topology: Callable[[], Topology]) -> None:
+        self.world = world
+        self.topology: Topology | None = None
+        self.axes: list[Axis] = []
+        self.seen: dict[int, Observed] = {}
+        self.checked: list[int] = []
+        self.notes: list[str] = []
+        self._read_topology = read_topology
+        self._classes: list[NDArray[np.int32]] = []  # by axis, [size]: the position that stands for each
+        self._rank_at: dict[tuple[int, ...], int] = {}
+
+    def batches(self) -> Iterator[list[int]]:
+        yield [0, 1]  # a neighbour is a probe along the innermost axis, whatever that is
+        self.topology = self._read_topology()
+        self.axes = self.topology.axes()
+        coordinates = zip(*(axis.position.tolist() for axis in self.axes), strict=True)
+        self._rank_at = {place: rank for rank, place in enumerate(coordinates)}
+        for axis in range(len(self.axes)):
+            self._classes.append(np.zeros(self.axes[axis].size, np.int32))
+        while wanted := self._new(itertools.chain(*(self._probes(axis) for axis in range(len(self.axes))))):
+            yield wanted
+        for axis in range(len(self.axes)):
+            self._classes[axis] = self._positions_alike(axis)
+        self.checked = self._unseen_ranks()
+        if wanted := self._new([*self._products(), *self.checked]):
+            yield wanted
+        yield from self._mend()
+
+    def representative_of(self) -> tuple[int, ...]:
+        columns = [stands[axis.position] for stands, axis in zip(self._classes, self.axes, strict=True)]
+        first: dict[int, int] = {}
+        for rank in sorted(self.seen):
+            first.setdefault(self.seen[rank].hash, rank)
+        found = [self._rank_at[tuple(c)] for c in np.stack(columns, 1).tolist()] if columns else [0]
+        result = [first[self.seen[rank].hash] for rank in found]
+        for rank, seen in self.seen.items():
+            if not self._alike(rank, found[rank]):
+                result[rank] = first[seen.hash]
+        return tuple(result)
+
+    def nearest(self, started: list[int]) -> NDArray[np.int64]:
+        """[world] The started rank with the most coordinates in common; the earlier one of two."""
+        ranks = np.array(started)
+        common = np.zeros((len(ranks), self.world), np.int32)
+        for axis in self.axes:
+            common += axis.position[ranks][:, None] == axis.position[None, :]
+        return np.asarray(ranks[common.argmax(axis=0)])
+
+    # --- along one axis ------------------------------------------------------------------------------------
+
+    def _probes(self, axis: int) -> list[int]:
+        size = self.axes[axis].size
+        ends = sorted({0, 1, size - 1})
+        known = [p for p in range(size) if self._at(axis, p) in self.seen]
+        if not set(ends) <= set(known):
+            return [self._at(axis, position) for position in ends]
+        if self._irregular(axis) or len(known) >= LONGEST_SEARCH:
+            return []
+        open_gaps = [
+            (a, b)
+            for a, b in itertools.pairwise(known)
+            if b - a > 1 and self._hash(axis, a) != self._hash(axis, b)
+        ]
+        inside = [p for a, b in open_gaps for p in (range(a + 1, b) if size <= ALL_AT_ONCE else [(a + b) // 2])]
+        if size > 3 and len(known) == 3 and self._hash(axis, 1) != self._hash(axis, size - 1):
+            inside.append(size // 2)  # tells an axis of stages from one of small differences
+        return [self._at(axis, position) for position in inside]
+
+    def _irregular(self, axis: int) -> bool:
+        """Every rank differs from every other, a little, and none exchanges anything with single peers."""
+        size = self.axes[axis].size
+        known = [p for p in range(size) if self._at(axis, p) in self.seen]
+        seen = [self.seen[self._at(axis, p)] for p in known]
+        calls = [one.calls for one in seen]
+        transfers = frozenset().union(*(one.transfers for one in seen))
+        return (
+            len(known) >= min(size, 4) > 2
+            and len({one.hash for one in seen}) == len(seen)
+            and not transfers & self.axes[axis].families
+            and max(calls) <= (1 + ALIKE) * min(calls)
+        )
+
+    def _positions_alike(self, axis: int) -> NDArray[np.int32]:
+        """[size] The lowest started position of equal work; of the nearest one below for those not started."""
+        size = self.axes[axis].size
+        if self._irregular(axis):
+            calls = [self.seen[self._at(axis, p)].calls for p in range(size) if self._at(axis, p) in self.seen]
+            self.notes.append(
+                f"ranks along an axis of {size} differ a little ({min(calls):,} to {max(calls):,} device calls in "
+                f"the first iteration of {len(calls)} of them): the first stands for all"
+            )
+            return np.zeros(size, np.int32)
+        first: dict[int, int] = {}
+        stands, current = np.zeros(size, np.int32), 0
+        for position in range(size):
+            if self._at(axis, position) in self.seen:
+                current = first.setdefault(self._hash(axis, position), position)
+            stands[position] = current
+        return stands
+
+    def _at(self, axis: int, position: int) -> int:
+        return self._rank_at[tuple(position if a == axis else 0 for a in range(len(self.axes)))]
+
+    def _hash(self, axis: int, position: int) -> int:
+        return self.seen[self._at(axis, position)].hash
+
+    # --- all axes together ---------------------------------------------------------------------------------
+
+    def _products(self) -> list[int]:
+        """A rank for every combination of classes."""
+        return [self._rank_at[c] for c in itertools.product(*(sorted(set(k.tolist())) for k in self._classes))]
+
+    def _stands_for(self, rank: int) -> int:
+        place = tuple(int(k[axis.position[rank]]) for k, axis in zip(self._classes, self.axes, strict=True))
+        return self._rank_at[place]
+
+    def _unseen_ranks(self) -> list[int]:
+        unseen = sorted(set(range(self.world)) - set(self.seen) - set(self._products()))
+        return random.Random(self.world).sample(unseen, min(CHECKS, len(unseen)))
+
+    def _alike(self, rank: int, other: int) -> bool:
+        if self.seen[rank].hash == self.seen[other].hash:
+            return True
+        calls = sorted((self.seen[rank].calls, self.seen[other].calls))
+        differs = [a for a, axis in enumerate(self.axes) if axis.position[rank] != axis.position[other]]
+        irregular = any(self._irregular(axis) for axis in differs)
+        return irregular and calls[1] <= (1 + ALIKE) * calls[0]
+
+    def _mend(self) -> Iterator[list[int]]:
+        """Starts more where a check contradicted: every position that the rank has, then all combinations again."""
+        wrong = [rank for rank in self.checked if not self._alike(rank, self._stands_for(rank))]
+        if not wrong:
+            return
+        for axis, along in enumerate(self.axes):
+            for position in {int(along.position[rank]) for rank in wrong}:
+                self._classes[axis][position] = position
+        if wanted := self._new(self._products()):
+            yield wanted
+        listed = ", ".join(map(str, wrong))
+        self.notes.append(
+            f"of {len(self.checked)} ranks that were started to check the inferred classes, {len(wrong)} did other "
+            f"work than inferred (rank {listed}); {len(self.seen)} ranks were started in all"
+        )
+
+    def _new(self, ranks: Iterable[int]) -> list[int]:
+        return sorted(set(ranks) - set(self.seen))

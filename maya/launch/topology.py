@@ -1,0 +1,144 @@
+"""The process groups of a world, and the coordinates that they give each rank.
+
+Groups that differ only by where they begin form a *family*: all tensor-parallel groups, all pipelines. A family that
+covers the world tells ranks apart by their place in its groups; the fewest families that tell all ranks apart are the
+world's *axes*. What they mean to the script does not matter.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.errors import MayaError
+
+ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Family:
+    """Like groups of a world. `group_of` and `position` are [world], ABSENT for ranks that are in none."""
+
+    id: int
+    groups: NDArray[np.int32]  # [groups, size]: global ranks
+    group_of: NDArray[np.int32]
+    position: NDArray[np.int32]
+
+    @property
+    def size(self) -> int:
+        return int(self.groups.shape[1])
+
+    @property
+    def covers_the_world(self) -> bool:
+        return bool((self.position >= 0).all())
+
+    def group(self, rank: int) -> NDArray[np.int32] | None:
+        """[size] The group of the family that `rank` is in."""
+        number = int(self.group_of[rank])
+        return None if number < 0 else self.groups[number]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One coordinate of every rank: `position` [world], from 0 to `size` - 1. `families` have this coordinate."""
+
+    size: int
+    position: NDArray[np.int32]
+    families: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Topology:
+    world: int
+    families: dict[int, Family]
+
+    def axes(self) -> list[Axis]:
+        """The fewest coordinates that tell all ranks apart, the smallest families first."""
+        chosen = self._independent()
+        axes = [
+            Axis(family.size, family.position, self._with_position(family.position)) for family in chosen
+        ]
+        rest = _ordinal([axis.position for axis in axes], self.world)
+        if rest.max() > 0:
+            axes.append(Axis(int(rest.max()) + 1, rest, self._with_position(rest)))
+        return axes
+
+    def _independent(self) -> list[Family]:
+        families = [f for f in self.families.values() if f.covers_the_world and 1 < f.size < self.world]
+        families.sort(key=lambda family: family.size)
+        for family in families[::-1]:  # the largest are those that others make up: data x tensor, and so on
+            others = [other for other in families if other is not family]
+            if _distinct(others, self.world) == _distinct(families, self.world):
+                families = others
+        return families
+
+    def _with_position(self, position: NDArray[np.int32]) -> frozenset[int]:
+        return frozenset(f.id for f in self.families.values() if np.array_equal(f.position, position))
+
+
+def family_of(ranks: Sequence[int], earlier: int) -> int:
+    """What groups that differ only by where they begin have in common; `earlier` such groups had the same member."""
+    pattern = struct.pack(f"<{len(ranks)}i", *(rank - ranks[0] for rank in ranks))
+    return zlib.crc32(pattern, earlier)
+
+
+def read_topology(path: Path, world: int) -> Topology:
+    """The groups that one rank wrote down (absent.py). Raises MayaError when they are not groups of that world."""
+    seen: dict[int, NDArray[np.int32]] = {}  # how many groups of a kind each rank is in
+    members: dict[int, list[NDArray[np.int32]]] = {}
+    for ranks in _read_groups(path):
+        if len(ranks) == 0 or ranks.min() < 0 or ranks.max() >= world:
+            raise MayaError(f"{path}: a group of ranks {ranks.tolist()} in a world of {world}")
+        count = seen.setdefault(family_of(ranks.tolist(), 0), np.zeros(world, np.int32))
+        members.setdefault(family_of(ranks.tolist(), int(count[ranks].max())), []).append(ranks)
+        count[ranks] += 1
+    return Topology(world, {number: _family(number, groups, world) for number, groups in members.items()})
+
+
+def _read_groups(path: Path) -> Iterator[NDArray[np.int32]]:
+    words = np.fromfile(path, "<i4") if path.exists() else np.empty(0, np.int32)
+    at = 0
+    while at < len(words):
+        size = int(words[at])
+        if size < 0 or at + 1 + size > len(words):
+            raise MayaError(f"{path}: a group of {size} ranks, of which {len(words) - at - 1} are there")
+        yield words[at + 1 : at + 1 + size]
+        at += 1 + size
+
+
+def _family(number: int, groups: list[NDArray[np.int32]], world: int) -> Family:
+    table = np.stack(groups)
+    group_of = np.full(world, ABSENT, np.int32)
+    position = np.full(world, ABSENT, np.int32)
+    group_of[table] = np.arange(len(table), dtype=np.int32)[:, None]
+    position[table] = np.arange(table.shape[1], dtype=np.int32)[None, :]
+    return Family(number, table, group_of, position)
+
+
+def _distinct(families: Sequence[Family], world: int) -> int:
+    return int(_tuples([family.position for family in families], world).max()) + 1
+
+
+def _tuples(columns: Sequence[NDArray[np.int32]], world: int) -> NDArray[np.int64]:
+    """[world] Ranks with equal entries in all columns get equal numbers, dense from 0."""
+    number = np.zeros(world, np.int64)
+    for column in columns:
+        number = np.unique(number * (int(column.max()) + 2) + column, return_inverse=True)[1].reshape(-1)
+    return number
+
+
+def _ordinal(columns: Sequence[NDArray[np.int32]], world: int) -> NDArray[np.int32]:
+    """[world] How many lower ranks have the same entries in all columns."""
+    number = _tuples(columns, world)
+    order = np.argsort(number, kind="stable")
+    starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+    lengths = np.diff(np.append(starts, world))
+    result = np.empty(world, np.int32)
+    result[order] = np.arange(world) - np.repeat(starts, lengths)
+    return result

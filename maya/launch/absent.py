@@ -26,6 +26,7 @@ from maya.launch.topology import family_of
 
 UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
 NO_PAIR = (-1, -1)
+ONE_OF_SEVERAL_ROOTS = "UniqueNCCLID:"  # of large communicators (ncclCommInitRankScalable takes the first one's id)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Groups:
         group = self._own.get(path.rpartition("/")[2])
         if not separator or group is None:
             return None
+        if last.startswith(ONE_OF_SEVERAL_ROOTS):
+            return group, NO_PAIR
         low, colon, high = last.partition(":")
         if not low.isdigit() or (colon and not high.isdigit()):
             return None

@@ -102,6 +102,8 @@ class AnsweringStore(dist.Store):  # type: ignore[misc]
         if found is None or len(unique_id) != UNIQUE_ID_BYTES:
             return False
         group, pair = found
+        if key.rpartition("//")[2].startswith(ONE_OF_SEVERAL_ROOTS) and not key.endswith(":0"):
+            return True
         ranks = group.ranks if pair == NO_PAIR else tuple(group.ranks[place] for place in pair)
         identity = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little")
         self._name(

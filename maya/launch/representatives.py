@@ -8,6 +8,7 @@ Nothing here starts anything: `batches` yields ranks, and finds what they did in
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 
@@ -20,7 +21,9 @@ from maya.launch.topology import Axis, Topology
 CHECKS = 3  # random ranks that are started only to be compared
 ALL_AT_ONCE = 16  # the longest axis that is started whole when its ends differ
 LONGEST_SEARCH = 64  # ranks started along one axis, at most
-ALIKE = 0.05  # calls of ranks that each differ a little, as when optimizer state is cut across parameters
+# What ranks may differ in their number of calls where one is made to stand for all along an axis.
+ALIKE = 0.05
+MANY = 24  # ranks to start for all combinations of classes, beyond which nearly equal classes are merged
 
 
 class Representatives:
@@ -42,6 +45,7 @@ class Representatives:
         self.notes: list[str] = []
         self._read_topology = read_topology
         self._classes: list[NDArray[np.int32]] = []  # by axis, [size]: the position that stands for each
+        self._approximate: set[int] = set()  # axes along which the first rank stands for others that nearly equal it
         self._rank_at: dict[tuple[int, ...], int] = {}
 
     def batches(self) -> Iterator[list[int]]:
@@ -56,6 +60,7 @@ class Representatives:
             yield wanted
         for axis in range(len(self.axes)):
             self._classes[axis] = self._positions_alike(axis)
+        self._merge_while_many()
         self.checked = self._unseen_ranks()
         if wanted := self._new([*self._products(), *self.checked]):
             yield wanted
@@ -86,7 +91,7 @@ class Representatives:
     def _probes(self, axis: int) -> list[int]:
         size = self.axes[axis].size
         ends = sorted({0, 1, size - 1})
-        known = [p for p in range(size) if self._at(axis, p) in self.seen]
+        known = self._known(axis)
         if not set(ends) <= set(known):
             return [self._at(axis, position) for position in ends]
         if self._irregular(axis) or len(known) >= LONGEST_SEARCH:
@@ -102,29 +107,28 @@ class Representatives:
         return [self._at(axis, position) for position in inside]
 
     def _irregular(self, axis: int) -> bool:
-        """Every rank differs from every other, a little, and none exchanges anything with single peers."""
-        size = self.axes[axis].size
-        known = [p for p in range(size) if self._at(axis, p) in self.seen]
-        seen = [self.seen[self._at(axis, p)] for p in known]
+        """Every rank differs from every other, a little, as when optimizer state is cut across parameters."""
+        known = self._known(axis)
+        different = len({self.seen[self._at(axis, p)].hash for p in known}) == len(known)
+        return len(known) >= min(self.axes[axis].size, 4) > 2 and different and self._spread(axis) <= ALIKE
+
+    def _spread(self, axis: int) -> float:
+        """By how much the calls of the ranks started along an axis differ. Infinite for an axis along which ranks
+        send to single peers: there the order of calls matters, as in a pipeline."""
+        seen = [self.seen[self._at(axis, p)] for p in self._known(axis)]
+        if any(one.transfers & self.axes[axis].families for one in seen):
+            return math.inf
         calls = [one.calls for one in seen]
-        transfers = frozenset().union(*(one.transfers for one in seen))
-        return (
-            len(known) >= min(size, 4) > 2
-            and len({one.hash for one in seen}) == len(seen)
-            and not transfers & self.axes[axis].families
-            and max(calls) <= (1 + ALIKE) * min(calls)
-        )
+        return max(calls) / max(min(calls), 1) - 1
+
+    def _known(self, axis: int) -> list[int]:
+        return [p for p in range(self.axes[axis].size) if self._at(axis, p) in self.seen]
 
     def _positions_alike(self, axis: int) -> NDArray[np.int32]:
         """[size] The lowest started position of equal work; of the nearest one below for those not started."""
         size = self.axes[axis].size
         if self._irregular(axis):
-            calls = [self.seen[self._at(axis, p)].calls for p in range(size) if self._at(axis, p) in self.seen]
-            self.notes.append(
-                f"ranks along an axis of {size} differ a little ({min(calls):,} to {max(calls):,} device calls in "
-                f"the first iteration of {len(calls)} of them): the first stands for all"
-            )
-            return np.zeros(size, np.int32)
+            return self._first_for_all(axis)
         first: dict[int, int] = {}
         stands, current = np.zeros(size, np.int32), 0
         for position in range(size):
@@ -132,6 +136,24 @@ class Representatives:
                 current = first.setdefault(self._hash(axis, position), position)
             stands[position] = current
         return stands
+
+    def _first_for_all(self, axis: int) -> NDArray[np.int32]:
+        calls = [self.seen[self._at(axis, p)].calls for p in self._known(axis)]
+        self._approximate.add(axis)
+        self.notes.append(
+            f"ranks along an axis of {self.axes[axis].size} differ a little ({min(calls):,} to {max(calls):,} device "
+            f"calls in {len(calls)} of them): the first stands for all"
+        )
+        return np.zeros(self.axes[axis].size, np.int32)
+
+    def _merge_while_many(self) -> None:
+        def combinations() -> int:
+            return math.prod(len(set(k.tolist())) for k in self._classes)
+
+        several = [a for a, k in enumerate(self._classes) if len(set(k.tolist())) > 1]
+        for axis in sorted(several, key=self._spread):
+            if combinations() > MANY and self._spread(axis) <= ALIKE:
+                self._classes[axis] = self._first_for_all(axis)
 
     def _at(self, axis: int, position: int) -> int:
         return self._rank_at[tuple(position if a == axis else 0 for a in range(len(self.axes)))]
@@ -157,9 +179,8 @@ class Representatives:
         if self.seen[rank].hash == self.seen[other].hash:
             return True
         calls = sorted((self.seen[rank].calls, self.seen[other].calls))
-        differs = [a for a, axis in enumerate(self.axes) if axis.position[rank] != axis.position[other]]
-        irregular = any(self._irregular(axis) for axis in differs)
-        return irregular and calls[1] <= (1 + ALIKE) * calls[0]
+        differs = {a for a, axis in enumerate(self.axes) if axis.position[rank] != axis.position[other]}
+        return bool(differs & self._approximate) and calls[1] <= (1 + ALIKE) * calls[0]
 
     def _mend(self) -> Iterator[list[int]]:
         """Starts more where a check contradicted: every position that the rank has, then all combinations again."""

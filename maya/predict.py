@@ -142,7 +142,7 @@ def _out_of_memory(run: Run) -> Prediction:
     return Prediction(
         verdict="OOM",
         peak_memory_bytes={"max": oom.capacity_bytes - oom.free_bytes, "by_class": {}},
-        ranks={"world": run.world, "launched": run.launched, "unique": len(set(run.representative_of))},
+        ranks=_ranks(run),
         stages_s=dict(run.seconds),
         message=message,
         shortfall_bytes=oom.shortfall_bytes,
@@ -154,11 +154,16 @@ def _failed(run: Run) -> Prediction:
     where = "" if run.failed_rank is None else f"rank {run.failed_rank}: "
     return Prediction(
         verdict="FAILED",
-        ranks={"world": run.world, "launched": run.launched, "unique": len(set(run.representative_of))},
+        ranks=_ranks(run),
         stages_s=dict(run.seconds),
         message=f"{where}{run.traceback}",
         notes=run.notes,
     )
+
+
+def _ranks(run: Run) -> dict[str, int]:
+    unique = len(set(run.representative_of))
+    return {"world": run.world, "launched": run.launched, "checked": run.checked, "unique": unique}
 
 
 @contextmanager

@@ -18,15 +18,17 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers PyTorch's `fake` backend
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from maya.launch.topology import family_of
 
 UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
 NO_PAIR = (-1, -1)
-ONE_OF_SEVERAL_ROOTS = "UniqueNCCLID:"  # of large communicators (ncclCommInitRankScalable takes the first one's id)
+ONE_OF_SEVERAL_ROOTS = (
+    "UniqueNCCLID:"  # of large communicators (ncclCommInitRankScalable takes the first one's id)
+)
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,10 @@ class Groups:
         return group, (int(low), int(high)) if colon else NO_PAIR
 
 
-class AnsweringStore(dist.Store):  # type: ignore[misc]
+class AnsweringStore(Store):
     """A store that makes up what ranks that do not run would have put there."""
 
-    def __init__(self, inner: dist.Store, groups: Groups) -> None:
+    def __init__(self, inner: Store, groups: Groups) -> None:
         super().__init__()
         self._inner = inner
         self._groups = groups
@@ -146,8 +148,8 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -
     groups = Groups(rank, Path(log) if log else None)
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
 
-    def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-        inner = dist.TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
+    def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
+        inner = TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
         store = AnsweringStore(inner, groups)
         _kept.append(store)
         yield store, rank, world
@@ -160,21 +162,26 @@ def _watch_new_groups(groups: Groups) -> None:
     original: Callable[..., Any] = distributed_c10d._new_process_group_helper
 
     def helper(
-        size: int, rank: int | None, ranks: list[int], backend: Any, store: Any, name: str, *rest: Any, **options: Any
+        size: int,
+        rank: int | None,
+        ranks: list[int],
+        backend: Any,
+        store: Any,
+        name: str,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
         if "nccl" in _devices(backend):
             groups.add(str(name), ranks or range(size))
         # Bound to a device, communicators are made now and by splitting, which asks every rank for its part.
         options["device_id"] = None
-        group, prefix = original(
-            size, rank, ranks, _without_gloo(backend), store, name, *rest, **options
-        )
+        group, prefix = original(size, rank, ranks, _without_gloo(backend), store, name, *rest, **options)
         entry = distributed_c10d._world.pg_map.get(group)
         if entry is not None:
             distributed_c10d._world.pg_map[group] = (backend, entry[1])
         return group, prefix
 
-    distributed_c10d._new_process_group_helper = helper
+    distributed_c10d._new_process_group_helper = helper  # type: ignore[assignment]
 
 
 def _devices(backend: Any) -> str:

@@ -76,7 +76,9 @@ class ForkServer:
             job = wider
             again = self._run_once(job, directory, time.perf_counter())
             if again.status != "failed":
-                return again.with_note(f"{again.launched} ranks were launched: with {run.launched} the script failed")
+                return again.with_note(
+                    f"{again.launched} ranks were launched: with {run.launched} the script failed"
+                )
             run = again
         return run
 

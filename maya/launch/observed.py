@@ -15,7 +15,9 @@ from maya.launch.layout import HEADER, HEADER_BYTES, KIND_COLLECTIVE, RAW_RECORD
 class Observed:
     hash: int  # rolling hash of the iteration's device calls
     calls: int  # all device calls so far
-    transfers: frozenset[int] = frozenset()  # families (topology.py) on which it sent to or received from one peer
+    transfers: frozenset[int] = (
+        frozenset()
+    )  # families (topology.py) on which it sent to or received from one peer
 
 
 def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
@@ -27,11 +29,15 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     records = np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,))
     transfers = (records["kind"] == KIND_COLLECTIVE) & (records["peer"] >= 0)
     families = _families(path.with_suffix(".ops"))
-    used = frozenset(families[index] for index in np.unique(records["arg"][transfers]).tolist() if index in families)
+    used = frozenset(
+        families[index] for index in np.unique(records["arg"][transfers]).tolist() if index in families
+    )
     return Observed(int(records["hash"][-1]) if segment_hash is None else segment_hash, count, used)
 
 
 def _families(table: Path) -> dict[int, int]:
     """Family of each communicator of an .ops table, by local index."""
-    lines = [json.loads(line) for line in table.read_text().splitlines() if line.startswith('{"communicator"')]
+    lines = [
+        json.loads(line) for line in table.read_text().splitlines() if line.startswith('{"communicator"')
+    ]
     return {line["communicator"]: line["family"] for line in lines if "family" in line}

@@ -45,7 +45,9 @@ class Representatives:
         self.notes: list[str] = []
         self._read_topology = read_topology
         self._classes: list[NDArray[np.int32]] = []  # by axis, [size]: the position that stands for each
-        self._approximate: set[int] = set()  # axes along which the first rank stands for others that nearly equal it
+        self._approximate: set[int] = (
+            set()
+        )  # axes along which the first rank stands for others that nearly equal it
         self._rank_at: dict[tuple[int, ...], int] = {}
 
     def batches(self) -> Iterator[list[int]]:
@@ -101,7 +103,9 @@ class Representatives:
             for a, b in itertools.pairwise(known)
             if b - a > 1 and self._hash(axis, a) != self._hash(axis, b)
         ]
-        inside = [p for a, b in open_gaps for p in (range(a + 1, b) if size <= ALL_AT_ONCE else [(a + b) // 2])]
+        inside = [
+            p for a, b in open_gaps for p in (range(a + 1, b) if size <= ALL_AT_ONCE else [(a + b) // 2])
+        ]
         if size > 3 and len(known) == 3 and self._hash(axis, 1) != self._hash(axis, size - 1):
             inside.append(size // 2)  # tells an axis of stages from one of small differences
         return [self._at(axis, position) for position in inside]
@@ -165,7 +169,9 @@ class Representatives:
 
     def _products(self) -> list[int]:
         """A rank for every combination of classes."""
-        return [self._rank_at[c] for c in itertools.product(*(sorted(set(k.tolist())) for k in self._classes))]
+        return [
+            self._rank_at[c] for c in itertools.product(*(sorted(set(k.tolist())) for k in self._classes))
+        ]
 
     def _stands_for(self, rank: int) -> int:
         place = tuple(int(k[axis.position[rank]]) for k, axis in zip(self._classes, self.axes, strict=True))

@@ -61,9 +61,7 @@ class Topology:
     def axes(self) -> list[Axis]:
         """The fewest coordinates that tell all ranks apart, the smallest families first."""
         chosen = self._independent()
-        axes = [
-            Axis(family.size, family.position, self._with_position(family.position)) for family in chosen
-        ]
+        axes = [Axis(family.size, family.position, self._with_position(family.position)) for family in chosen]
         rest = _ordinal([axis.position for axis in axes], self.world)
         if rest.max() > 0:
             axes.append(Axis(int(rest.max()) + 1, rest, self._with_position(rest)))

@@ -14,8 +14,8 @@ import numpy as np
 from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
-from maya.launch.observed import observe
 from maya.launch.layout import HEADER, rank_path
+from maya.launch.observed import observe
 from maya.launch.plan import Plan
 from maya.launch.steady import steady_period
 from maya.launch.types import Job, OutOfMemory, Run
@@ -25,6 +25,7 @@ HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they
 STEADY_ITERATIONS = 2
 MERGED_AGAIN_AT = 2  # optimizer steps
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
+
 
 @dataclass
 class _Progress:

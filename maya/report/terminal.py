@@ -60,8 +60,11 @@ def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator
     if prediction.pipeline_bubble is not None:
         yield "pipeline", Text(f"{100 * prediction.pipeline_bubble:.1f} % of the iteration is bubble")
     if prediction.ranks:
-        world, launched, unique = (prediction.ranks.get(key, 0) for key in ("world", "launched", "unique"))
-        yield "ranks", Text(f"{world}; {launched} launched, {unique} unique")
+        world, launched, unique, checked = (
+            prediction.ranks.get(key, 0) for key in ("world", "launched", "unique", "checked")
+        )
+        inferred = f", {world - launched} inferred ({checked} checked)" if launched < world else ""
+        yield "ranks", Text(f"{world}; {launched} launched, {unique} unique{inferred}")
     if prediction.provenance:
         yield "durations", Text(sureness(prediction.provenance))
     yield from _listed("not covered", prediction.unsupported, "yellow")

@@ -33,7 +33,12 @@ def summarise(trace: JobTrace, timeline: Timeline, estimates: Estimates, cluster
         breakdown_s=_breakdown(mean),
         peak_memory_bytes=_peak_memory(trace),
         hardware_flops_utilization=hardware_flops_utilization(trace, estimates, cluster.device, iteration),
-        ranks={"world": trace.world, "launched": trace.launched, "unique": len(trace.ranks)},
+        ranks={
+            "world": trace.world,
+            "launched": trace.launched,
+            "checked": trace.checked,
+            "unique": len(trace.ranks),
+        },
         provenance=_provenance(trace, estimates, sizes, float(mean[Activity.IDLE]), iteration),
         pipeline_bubble=_pipeline_bubble(trace, mean, iteration),
         breakdown_by_rank_s={

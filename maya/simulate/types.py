@@ -94,7 +94,7 @@ class Prediction:
     breakdown_s: Breakdown | None = None
     peak_memory_bytes: dict[str, Any] = field(default_factory=dict)  # {"max": int, "by_class": {...}}
     hardware_flops_utilization: float | None = None
-    ranks: dict[str, int] = field(default_factory=dict)  # world, launched, unique
+    ranks: dict[str, int] = field(default_factory=dict)  # world, launched, checked, unique
     provenance: dict[str, float] = field(default_factory=dict)
     unsupported: tuple[str, ...] = ()
     stages_s: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What ranks that were never started would have announced: their representative's communicators, in their own groups."""
+"""What ranks that were never started would have announced: their representatives' communicators, in their groups."""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ def collate(run: Run) -> JobTrace:
         ranks=tuple(_rank_trace(raw, records) for raw, records in zip(raws, tables, strict=True)),
         class_of_rank=class_of_rank,
         launched=run.launched,
+        checked=run.checked,
         operations=table.operations,
         communicators=used,
         iterations_recorded=min(cut.iterations for cut in cuts),

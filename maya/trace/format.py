@@ -18,6 +18,7 @@ from maya.errors import MayaError
 from maya.launch.layout import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, VERSION
 from maya.trace.types import RecordKind
 
+
 class TraceError(MayaError):
     """A trace that cannot be read or does not fit together; the message shows the figures."""
 

@@ -72,6 +72,7 @@ def _job(trace: JobTrace) -> dict[str, Any]:
         "version": VERSION,
         "world": trace.world,
         "launched": trace.launched,
+        "checked": trace.checked,
         "iterations_recorded": trace.iterations_recorded,
         "ranks": [
             {
@@ -104,6 +105,7 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         ranks=tuple(ranks),
         class_of_rank=arrays["class_of_rank"],
         launched=job["launched"],
+        checked=job.get("checked", 0),
         operations=tuple(_operation(members) for members in job["operations"]),
         communicators=tuple(_communicator(members) for members in job["communicators"]),
         iterations_recorded=job["iterations_recorded"],

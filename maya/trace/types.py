@@ -182,5 +182,6 @@ class JobTrace:
     communicators: tuple[Communicator, ...]
     iterations_recorded: int  # steady iterations that were seen before the run ended
     unsupported: tuple[str, ...] = ()  # refused calls, "library.function"
+    checked: int = 0  # launched ranks that were only compared with what had been inferred of them
     uncovered: tuple[str, ...] = ()  # recorded with less than their true effect
     notes: tuple[str, ...] = field(default_factory=tuple)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from maya.trace import TraceError, read_rank
 from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD
+from maya.trace import TraceError, read_rank
 from maya.trace.format import signatures
 from maya.trace.types import RecordKind
 

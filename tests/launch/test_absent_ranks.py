@@ -1,0 +1,112 @@
+"""Ranks that are never started are answered for: a few ranks of a world make the calls that they make among all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maya.launch import Run
+from maya.trace import collate
+
+Launch = Callable[..., Run]
+
+# Data x pipeline x tensor parallel, tensor innermost. Whoever is not first in its tensor group learns from a
+# broadcast whether to train at all; stages send activations to each other; Gloo gathers an object.
+TRAINING = """
+import os, torch, torch.distributed as dist
+rank, world, stages, width = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 2, 2
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+tensor, stage, data = rank % width, rank // width % stages, rank // width // stages
+def mine(lists):
+    groups = [(ranks, dist.new_group(ranks)) for ranks in lists]
+    return next(group for ranks, group in groups if rank in ranks)
+replicas = world // width // stages
+at = lambda d, s, t: (d * stages + s) * width + t
+tensors = mine([[at(d, s, t) for t in range(width)] for d in range(replicas) for s in range(stages)])
+datas = mine([[at(d, s, t) for d in range(replicas)] for s in range(stages) for t in range(width)])
+pipes = mine([[at(d, s, t) for s in range(stages)] for d in range(replicas) for t in range(width)])
+gloo = dist.new_group(backend="gloo")
+names = [None] * world
+dist.all_gather_object(names, "a layer", group=gloo)
+assert names == ["a layer"] * world, names
+layer = torch.nn.Linear(512, 512 + 512 * stage, device="cuda")
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+x = torch.randn(64, 512, device="cuda")
+for iteration in range(500_000):
+    train = torch.tensor([tensor == 0], dtype=torch.int64).cuda()
+    dist.broadcast(train, at(data, stage, 0), group=tensors)
+    if stage == 0:
+        dist.send(x, at(data, 1, tensor), group=pipes)
+    else:
+        dist.recv(x, at(data, 0, tensor), group=pipes)
+    if train.item():
+        layer(x).sum().backward()
+        dist.all_reduce(layer.weight.grad, group=tensors)
+        dist.all_reduce(layer.weight.grad, group=datas)
+    most = torch.tensor([iteration]).cuda()
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    assert most.item() == iteration
+    optimizer.step()
+"""
+
+
+def work(run: Run) -> list[tuple[Any, ...]]:
+    """For every rank what it does in an iteration: kinds, sizes and parties of its calls."""
+    trace = collate(run)
+    described = [
+        tuple(
+            (int(row["kind"]), int(row["size"]), tuple(trace.communicators[row["communicator"]].classes))
+            if row["communicator"] >= 0
+            else (int(row["kind"]), int(row["size"]), ())
+            for row in rank.records
+        )
+        for rank in trace.ranks
+    ]
+    return [described[c] for c in trace.class_of_rank]
+
+
+def test_representatives_do_what_they_do_among_all_ranks(launch: Launch) -> None:
+    all_ranks = launch(TRAINING, 8, ranks="dedup")
+    assert all_ranks.status == "traced", all_ranks.traceback
+    expected, classes = work(all_ranks), collate(all_ranks).class_of_rank
+    few = launch(TRAINING, 8, ranks="representatives")
+    assert few.status == "traced", few.traceback
+    assert work(few) == expected
+    assert np.array_equal(collate(few).class_of_rank, classes)
+
+
+def test_a_large_world_takes_few_ranks(launch: Launch) -> None:
+    run = launch(TRAINING, 512)
+    assert run.status == "traced", run.traceback
+    assert run.launched <= 12 and run.checked == 3
+    trace = collate(run)
+    assert (trace.world, len(trace.ranks)) == (512, 2)
+    assert {len(communicator.members) for communicator in trace.communicators} == {2, 128, 512}
+    for communicator in trace.communicators:
+        assert -1 not in communicator.members
+        own = 4 if len(communicator.members) == 128 else 512 // len(communicator.members)
+        alike = [c for c in trace.communicators if len(c.members) == len(communicator.members)]
+        assert sum(c.instances for c in alike) in (own, 2 * own)  # pairs: tensor groups and pipelines
+
+
+@pytest.mark.parametrize("ranks", ["dedup", "representatives"])
+def test_a_script_that_needs_every_rank_says_so_or_gets_them(launch: Launch, ranks: str) -> None:
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        torch.cuda.set_device(rank % 8)
+        dist.init_process_group("nccl")
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"from {rank}", str(rank))
+        assert store.get(f"from {17 - rank if rank < 9 else rank}") is not None
+        """,
+        18,
+        ranks=ranks,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.launched == 18

@@ -1,0 +1,119 @@
+"""A few ranks stand for a world: classes found by starting some, without knowing what the axes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maya.launch.observed import Observed
+from maya.launch.representatives import CHECKS, MANY, Representatives
+from maya.launch.topology import Topology, read_topology
+
+Work = Callable[[int, int, int], object]  # of a rank at (data, pipeline, tensor) coordinates
+
+
+class World:
+    """Data x pipeline x tensor parallel ranks, tensor innermost; `work` says which ranks do the same."""
+
+    def __init__(self, path: Path, shape: tuple[int, int, int], work: Work) -> None:
+        self.shape, self.work, self.path = shape, work, path
+        self.size = int(np.prod(shape))
+        mesh = np.arange(self.size).reshape(shape)
+        groups = [group for axis in range(3) for group in np.moveaxis(mesh, axis, 2).reshape(-1, shape[axis])]
+        np.array([word for group in groups for word in (len(group), *group)], "<i4").tofile(path)
+        self.place = np.stack(np.unravel_index(np.arange(self.size), shape), 1)
+
+    def topology(self) -> Topology:
+        return read_topology(self.path, self.size)
+
+    def run(self, calls: Callable[..., int] = lambda *place: 1000) -> Representatives:
+        plan = Representatives(self.size, self.topology)
+        for batch in plan.batches():
+            assert batch and not set(batch) & set(plan.seen)
+            for rank in batch:
+                place = self.place[rank].tolist()
+                plan.seen[rank] = Observed(hash(repr(self.work(*place))), calls(*place), self.transfers())
+        return plan
+
+    def transfers(self) -> frozenset[int]:
+        """Pipelines send to single peers."""
+        pipeline = [0, self.shape[2]] if self.shape[1] > 1 else None
+        families = self.topology().families.values()
+        return frozenset(f.id for f in families if f.groups[0][:2].tolist() == pipeline)
+
+
+def inferred_rightly(world: World, plan: Representatives) -> bool:
+    stands = plan.representative_of()
+    return all(world.work(*world.place[r]) == world.work(*world.place[s]) for r, s in enumerate(stands))
+
+
+def test_equal_ranks_are_one_class_of_a_few_started(tmp_path: Path):
+    world = World(tmp_path / "log", (64, 1, 1), lambda data, stage, tensor: 0)
+    plan = world.run()
+    assert set(plan.representative_of()) == {0}
+    assert len(plan.seen) == 3 + CHECKS
+
+
+def test_every_stage_of_a_pipeline_is_a_class(tmp_path: Path):
+    world = World(tmp_path / "log", (256, 8, 8), lambda data, stage, tensor: (stage, tensor == 0))
+    plan = world.run()
+    assert inferred_rightly(world, plan)
+    assert len(set(plan.representative_of())) == 16
+    assert len(plan.seen) <= 24
+
+
+@given(
+    shape=st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4)).filter(lambda s: np.prod(s) > 1),
+    changes=st.tuples(*(st.sets(st.integers(1, 5), max_size=2) for _ in range(3))),
+)
+def test_whatever_changes_along_short_axes_is_found_where_checks_can_see_it(tmp_path_factory, shape, changes):
+    """Work that changes at some positions of each axis: every rank is either inferred rightly or unlike no check."""
+
+    def work(*place: int) -> tuple[int, ...]:
+        return tuple(sum(p >= c for c in at) for p, at in zip(place, changes, strict=True))
+
+    world = World(tmp_path_factory.mktemp("world") / "log", shape, work)
+    plan = world.run(lambda *place: 1000 + 100 * sum(place))  # far apart: nothing is merged for being alike
+    assert inferred_rightly(world, plan)
+
+
+def test_a_rank_that_contradicts_is_found_by_a_check_and_mended(tmp_path: Path):
+    odd = {}
+    world = World(tmp_path / "log", (32, 1, 1), lambda data, stage, tensor: odd.get(data, 0))
+    odd[world.run().checked[0]] = 1
+    plan = world.run()
+    assert "did other work than inferred" in plan.notes[0]
+    assert inferred_rightly(world, plan)
+
+
+def test_ranks_that_all_differ_a_little_get_one_representative_and_a_note(tmp_path: Path):
+    world = World(tmp_path / "log", (64, 1, 1), lambda data, stage, tensor: data)
+    plan = world.run(lambda data, stage, tensor: 1000 + data % 7)
+    assert set(plan.representative_of()) == {0}
+    assert "differ a little" in plan.notes[0]
+
+
+def test_stages_are_never_taken_for_one_another(tmp_path: Path):
+    """They differ as little, but in an order that matters."""
+    world = World(tmp_path / "log", (1, 16, 1), lambda data, stage, tensor: stage)
+    plan = world.run(lambda data, stage, tensor: 1000 + stage)
+    assert len(set(plan.representative_of())) == 16
+
+
+def test_many_combinations_merge_what_is_nearly_equal(tmp_path: Path):
+    world = World(tmp_path / "log", (256, 8, 8), lambda data, stage, tensor: (data == 0, stage, tensor == 0))
+    plan = world.run(lambda data, stage, tensor: 1000 + (data == 0) + 10 * (tensor == 0))
+    assert len(plan.seen) <= MANY
+    assert len(set(plan.representative_of())) == 16
+
+
+def test_absent_ranks_are_answered_for_by_the_nearest_started_one(tmp_path: Path):
+    world = World(tmp_path / "log", (4, 2, 2), lambda data, stage, tensor: (stage, tensor))
+    plan = world.run()
+    nearest = plan.nearest([0, 1, 2, 3])
+    assert nearest is not None
+    assert [tuple(world.place[r][1:]) for r in nearest] == [tuple(p[1:]) for p in world.place]

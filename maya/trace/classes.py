@@ -44,7 +44,7 @@ def refine(
     ]
     colour = _dense(list(representative_of))
     while True:
-        members = {name: _members(instance, colour) for name, instance in instances.items()}
+        members = _members(instances, colour)
         seen: list[object] = []
         for rank, local in enumerate(locals_of):
             signature = tuple(_meets(local[k], d, members, instances, colour) for k, d in lanes_of[rank])
@@ -93,14 +93,21 @@ def _locals(
     return own if known else other
 
 
-def _members(instance: Instance, colour: NDArray[np.int64]) -> tuple[int, ...]:
-    return tuple(sorted(int(colour[member]) for member in instance.members if member >= 0))
+def _members(instances: dict[str, Instance], colour: NDArray[np.int64]) -> dict[str, int]:
+    """Instances whose members have the same colours get the same number."""
+    number: dict[bytes, int] = {}
+    result = {}
+    for name, instance in instances.items():
+        known = np.array([member for member in instance.members if member >= 0], np.intp)
+        colours = np.sort(colour[known]).tobytes()
+        result[name] = number.setdefault(colours, len(number))
+    return result
 
 
 def _meets(
     local: LocalCommunicator,
     distance: int,
-    members: dict[str, tuple[int, ...]],
+    members: dict[str, int],
     instances: dict[str, Instance],
     colour: NDArray[np.int64],
 ) -> object:

@@ -34,7 +34,9 @@ def join_instances(announced: Announced, world: int) -> dict[str, Instance]:
     instances: dict[str, Instance] = {}
     for rank in sorted(announced):
         for index, local in announced[rank].items():
-            instance = instances.setdefault(local.id, Instance(local.id, [-1] * local.size))
+            instance = instances.get(local.id)
+            if instance is None:  # not setdefault: a list as long as the world for every rank of a world
+                instance = instances[local.id] = Instance(local.id, [-1] * local.size)
             if local.members and not instance.told:
                 instance.members, instance.told = list(local.members), True
             if local.size != instance.size or instance.members[local.rank] not in (-1, rank):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -30,6 +32,7 @@ class Device(_Frozen):
     vector_flops: float = Field(gt=0)
     launch_latency_s: float = Field(gt=0)  # from the launch call to the kernel's start on an idle stream
     pcie_bandwidth: float = Field(gt=0)  # B/s, host to device
+    nccl_channels: int = Field(default=16, ge=0)  # of a collective: multiprocessors that its kernel takes
 
 
 class Link(_Frozen):
@@ -42,8 +45,10 @@ class Link(_Frozen):
 
 class Node(_Frozen):
     gpus: int = Field(gt=0)
-    link: Link  # between the devices of a node
+    link: Link  # between the devices of a node: all that one device has of it
     pair_link: Link | None = None  # within the pairs 0-1, 2-3, ...: an NVLink bridge beside `link`
+    # A mesh: (device, device, how many of a device's equal shares of `link` join the two). Empty: all to all.
+    mesh: tuple[tuple[int, int, int], ...] = ()
     nics: int = Field(gt=0)
     nic: Link  # each NIC's
 
@@ -52,13 +57,37 @@ class Cluster(_Frozen):
     name: str
     device: Device
     node: Node
-    oversubscription: float = Field(default=1.0, ge=1.0)  # of the fabric between nodes
+    # How NICs meet leaf switches: all of a node's at one (fat-tree), or those of equal number at one (rail).
+    fabric: Literal["rail", "fat-tree"] = "rail"
+    nodes_per_leaf: int = Field(default=1, gt=0)  # that reach each other without the spine
+    oversubscription: float = Field(default=1.0, ge=1.0)  # of leaf switches: NIC rate below over uplink rate
     host_speed: float = Field(default=1.0, gt=0)  # single-thread speed over this machine's
     price_per_gpu_hour: float | None = None  # USD
     sources: dict[str, str] = Field(default_factory=dict)  # figure -> where it is published
 
     def node_of(self, rank: int) -> int:
         return rank // self.node.gpus
+
+    def nic_of(self, rank: int) -> int:
+        """Which of its node's NICs a device uses: neighbours share one where there are fewer than devices."""
+        return rank % self.node.gpus * min(self.node.nics, self.node.gpus) // self.node.gpus
+
+    @property
+    def nic_bandwidth(self) -> float:
+        """B/s of what `nic_of` counts as one: a device's share of the NICs where there are more than devices."""
+        return self.node.nic.bandwidth * max(1.0, self.node.nics / self.node.gpus)
+
+    def link_between(self, a: int, b: int) -> Link | None:
+        """What two devices of one node have between them alone: a bridge, their part of a mesh, nothing (None)."""
+        local = sorted((a % self.node.gpus, b % self.node.gpus))
+        if self.node.pair_link is not None and local[0] // 2 == local[1] // 2:
+            return self.node.pair_link
+        shares = {tuple(sorted(edge[:2])): edge[2] for edge in self.node.mesh}
+        if tuple(local) not in shares:
+            return None
+        most = max(sum(n for pair, n in shares.items() if device in pair) for device in range(self.node.gpus))
+        part = self.node.link.bandwidth * shares[local[0], local[1]] / most
+        return self.node.link.model_copy(update={"bandwidth": part})
 
     def nodes(self, gpus: int) -> int:
         """How many nodes hold `gpus` devices, filled in order of rank."""

@@ -17,7 +17,7 @@ from maya.estimate import Estimator
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
 from maya.launch.types import Job, Run
-from maya.simulate import simulate, summarise
+from maya.simulate import build_network, place, simulate, summarise
 from maya.simulate.types import Prediction, Timeline, Verdict
 from maya.simulate.whatif import WhatIf
 from maya.trace import collate
@@ -89,11 +89,13 @@ def judge_trace(
 ) -> Judgement:
     """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before."""
     started = time.perf_counter()
-    trace, cluster = what_if.trace(trace), what_if.cluster(cluster)
+    cluster = what_if.cluster(cluster)
+    trace = what_if.trace(place(trace, cluster))
     estimates = Estimator(cluster).estimate(trace.operations)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
-    timeline = simulate(trace, estimates.seconds, cluster, iterations=iterations)
+    network = build_network(trace, estimates.use, cluster)
+    timeline = simulate(trace, estimates.seconds, cluster, iterations=iterations, network=network)
     simulated = time.perf_counter()
     prediction = summarise(trace, timeline, estimates, cluster)
     incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]
@@ -103,7 +105,7 @@ def judge_trace(
         verdict=verdict,
         unsupported=tuple(incomplete),
         message=_what_is_missing(trace, estimates) if incomplete else "",
-        notes=(*trace.notes, *prediction.notes),
+        notes=(*trace.notes, *network.notes, *prediction.notes),
         stages_s={
             **(seconds or {}),
             "estimate": estimated - started,

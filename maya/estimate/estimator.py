@@ -20,6 +20,7 @@ class _Answer:
     provenance: Provenance
     flops: float = 0.0
     unknown: str = ""
+    use: tuple[float, float] = (0.0, 0.0)
 
 
 class Estimator:
@@ -44,6 +45,7 @@ class Estimator:
             provenance=np.array([row.provenance for row in rows], dtype=np.uint8)[inverse],
             flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
+            use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
         )
 
     def _answer(self, operation: Operation) -> _Answer:
@@ -66,7 +68,8 @@ class Estimator:
             case Memset():
                 return _Answer(*memory.memset_seconds(operation, device))
             case Collective():
-                return _Answer(*collectives.estimate_collective(operation, self._cluster))
+                cost, provenance = collectives.estimate_collective(operation, self._cluster)
+                return _Answer(cost.seconds, provenance, use=cost.use)
             case Kernel():
                 return self._kernel(operation)
 

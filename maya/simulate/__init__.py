@@ -3,8 +3,10 @@ call's place in time) and a `Prediction` (iteration time, breakdown, utilisation
 The semantics are CUDA's (docs/simulation.md); where the durations came from is not known here.
 """
 
+from maya.simulate.network import build_network
+from maya.simulate.placement import place
 from maya.simulate.simulation import simulate
 from maya.simulate.summary import summarise
 from maya.simulate.types import HostCosts, SimulationError
 
-__all__ = ["HostCosts", "SimulationError", "simulate", "summarise"]
+__all__ = ["HostCosts", "SimulationError", "build_network", "place", "simulate", "summarise"]

@@ -26,7 +26,7 @@ class Action(IntEnum):
     HOST = 7
 
 
-BLOCKING, NO_LAUNCH, PREVIOUS_ITERATION = 1, 2, 4  # CallFlags
+BLOCKING, NO_LAUNCH, PREVIOUS_ITERATION, POINT_TO_POINT = 1, 2, 4, 8  # CallFlags
 ORDINARY, LEGACY_DEFAULT, SYNCHRONISES_WITH_DEFAULT = 0, 1, 2  # StreamFlags
 
 _ACTION_OF_KIND = np.full(256, Action.HOST, np.uint8)
@@ -78,6 +78,7 @@ def build_program(trace: JobTrace, durations_ns: NDArray[np.int64], host_ns: NDA
     waits = (action == Action.STREAM_WAIT_EVENT) | (action == Action.EVENT_SYNCHRONIZE)
     action[waits & (records["wait"] < 0)] = Action.HOST
     flags |= np.where(records["blocking"], BLOCKING, 0) | np.where(records["graph"], NO_LAUNCH, 0)
+    flags |= np.where(records["peer_class"] >= 0, POINT_TO_POINT, 0)
     arrays: dict[str, NDArray[Any]] = {
         "action": action,
         "flags": flags.astype(np.uint8),

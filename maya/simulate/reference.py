@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.simulate.network import ONE, Network
 from maya.simulate.types import Activity, SimulationError
 from maya.trace.types import JobTrace, RecordKind
 
@@ -30,6 +31,20 @@ class _Item:
     running: bool = False
     done: bool = False
     open_transfers: int = 0
+    left: int = 0  # of work: ns on an undisturbed device, times ONE
+    since: int = 0
+    due: int = -1
+
+
+@dataclass
+class _Transfer:
+    rendezvous: int
+    parties: list[tuple[_Rank, _Item]]
+    pattern: int
+    left: int
+    since: int
+    due: int
+    rate: int = ONE
 
 
 @dataclass
@@ -43,6 +58,7 @@ class _Rank:
     recorded: set[tuple[int, int]] = field(default_factory=set)  # (iteration, row) of events
     busy: dict[str, int] = field(default_factory=lambda: {"work": 0, "communication": 0, "moving": 0})
     touched: int = 0
+    occupied: int = 0  # of its multiprocessors, in 1 / ONE, by communication kernels
     host: Iterator[tuple[int, Callable[[], bool]]] | None = None
     blocked_on: Callable[[], bool] | None = None
     finished: bool = False
@@ -72,7 +88,12 @@ class Reference:
         launch_call: int = 0,
         launch_latency: int = 0,
         queue_depth: int = 1024,
+        network: Network | None = None,
+        collective_occupies: int = 0,
+        transfer_occupies: int = 0,
     ) -> None:
+        self.network = network
+        self.occupies = {True: transfer_occupies, False: collective_occupies}  # by: is it point to point
         self.durations = [*durations_ns.tolist(), 0]
         self.iterations = iterations
         self.launch_call, self.launch_latency, self.queue_depth = launch_call, launch_latency, queue_depth
@@ -83,6 +104,7 @@ class Reference:
                 if call["kind"] == RecordKind.COLLECTIVE:
                     self.parties.setdefault(call["rendezvous"], []).append((rank, row))
         self.arrived: dict[int, list[tuple[_Rank, _Item]]] = {}
+        self.under_way: list[_Transfer] = []
         self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self.sequence = 0
         self.now = 0
@@ -240,12 +262,14 @@ class Reference:
             self.start[rank.index][item.iteration, row] = self.now
         if call["kind"] == RecordKind.COLLECTIVE:
             self._account(rank, "communication", 1)
+            self._occupy(rank, self.occupies[call["peer_class"] >= 0])
             item.open_transfers = len(item.members)
             for row in item.members:
                 self._arrive(rank, item, rank.calls[row]["rendezvous"])
         elif call["kind"] in _DEVICE_WORK:
             self._account(rank, "work", 1)
-            self._schedule(self.now + self.durations[call["operation"]], self._finish, rank, item)
+            item.left, item.since = self.durations[call["operation"]] * ONE, self.now
+            self._compute(rank, item)
         else:
             self._finish(rank, item)
 
@@ -253,6 +277,7 @@ class Reference:
         call = rank.calls[item.row]
         if call["kind"] == RecordKind.COLLECTIVE:
             self._account(rank, "communication", -1)
+            self._occupy(rank, -self.occupies[call["peer_class"] >= 0])
         elif call["kind"] in _DEVICE_WORK:
             self._account(rank, "work", -1)
         for row in item.members:
@@ -266,6 +291,28 @@ class Reference:
         if call["kind"] in _DEVICE_WORK:
             self._advance(rank)
 
+    def _compute(self, rank: _Rank, item: _Item) -> None:
+        """Work ends after what is `left` of it at the rank's present rate; what was said before is void."""
+        rate = max(ONE - rank.occupied, ONE // 2)
+        item.due = self.now + -(-max(0, item.left) // rate)
+        self._schedule(item.due, self._work_ends, rank, item)
+
+    def _work_ends(self, rank: _Rank, item: _Item) -> None:
+        if not item.done and item.due == self.now:
+            self._finish(rank, item)
+
+    def _occupy(self, rank: _Rank, change: int) -> None:
+        if change == 0:
+            return
+        before = max(ONE - rank.occupied, ONE // 2)
+        rank.occupied += change
+        for queue in rank.streams.values():
+            if queue and queue[0].running and queue[0].due >= 0:
+                item = queue[0]
+                item.left -= before * (self.now - item.since)
+                item.since = self.now
+                self._compute(rank, item)
+
     # --- rendezvous ---
 
     def _arrive(self, rank: _Rank, item: _Item, rendezvous: int) -> None:
@@ -278,7 +325,32 @@ class Reference:
         for party, _ in arrived:
             self._account(party, "moving", 1)
         duration = max(self.durations[party.calls[row]["operation"]] for party, row in parties)
-        self._schedule(self.now + duration, self._end_transfer, arrived)
+        pattern = -1 if self.network is None else int(self.network.flow_of[rendezvous])
+        transfer = _Transfer(rendezvous, arrived, pattern, duration * ONE, self.now, self.now + duration)
+        self._schedule(transfer.due, self._transfer_due, transfer)
+        if pattern >= 0 and duration > 0:
+            self.under_way.append(transfer)
+            self._share_links()
+
+    def _transfer_due(self, transfer: _Transfer) -> None:
+        if transfer.due != self.now:
+            return  # its rate has changed since
+        transfer.due = -1
+        if transfer in self.under_way:
+            self.under_way = [other for other in self.under_way if other is not transfer]
+            self._share_links()
+        self._end_transfer(transfer.parties)
+
+    def _share_links(self) -> None:
+        """Changes the rates of all transfers under way to the fair ones."""
+        assert self.network is not None
+        rates = fair_rates(self.network, [transfer.pattern for transfer in self.under_way])
+        for transfer, rate in zip(self.under_way, rates, strict=True):
+            if rate != transfer.rate:
+                transfer.left -= transfer.rate * (self.now - transfer.since)
+                transfer.since, transfer.rate = self.now, rate
+                transfer.due = self.now + -(-max(0, transfer.left) // rate)
+                self._schedule(transfer.due, self._transfer_due, transfer)
 
     def _end_transfer(self, parties: list[tuple[_Rank, _Item]]) -> None:
         for rank, item in parties:
@@ -311,3 +383,32 @@ class Reference:
                 self._touch(rank)
             self.activity[iteration] = self.current
             self.current[:] = 0
+
+
+def fair_rates(network: Network, patterns: list[int]) -> list[int]:
+    """Max-min fair rates, in 1 / ONE, of transfers with these flow patterns: all grow together, each in
+    proportion to what it takes of the link that it uses most, until it has its full rate or a link is full
+    (progressive filling; Bertsekas, Gallager: Data Networks, 6.5.2)."""
+    begin, rates = network.flow_begin.tolist(), [0] * len(patterns)
+    amounts = zip(
+        network.flow_link.tolist(), network.flow_use.tolist(), network.flow_share.tolist(), strict=True
+    )
+    rows = list(amounts)
+    hops = [
+        {link: (use, share) for link, use, share in rows[begin[pattern] : begin[pattern + 1]]}
+        for pattern in patterns
+    ]
+    peaks = [int(network.flow_peak[pattern]) for pattern in patterns]
+    growing = set(range(len(patterns)))
+    while growing:
+        levels = {}
+        for link in {link for flow in growing for link in hops[flow]}:
+            spare = ONE * ONE - sum(rates[f] * own[link][0] for f, own in enumerate(hops) if link in own)
+            levels[link] = max(0, spare) // sum(hops[flow][link][1] for flow in growing if link in hops[flow])
+        level = min(levels.values())
+        full = {flow for flow in growing if peaks[flow] <= level}
+        held = {flow for flow in growing if any(levels[link] == level for link in hops[flow])}
+        for flow in full or held:
+            rates[flow] = ONE if full else max(1, level * ONE // peaks[flow])
+        growing -= full or held
+    return rates

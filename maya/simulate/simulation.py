@@ -7,12 +7,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.clusters.types import Cluster
+from maya.clusters.types import Cluster, Device
 from maya.simulate import _core
+from maya.simulate.network import ONE, Network, no_network
 from maya.simulate.program import Program, build_program
 from maya.simulate.types import Activity, HostCosts, RankTimeline, SimulationError, Timeline
 from maya.trace.types import Collective, JobTrace, RecordKind
 
+TRANSFER_CHANNELS: Final = 2  # of a send or receive: NCCL's p2p channels per peer between two devices
 _SHOWN: Final = 12  # waiting calls that a deadlock's message lists
 
 
@@ -23,13 +25,15 @@ def simulate(
     iterations: int = 3,
     *,
     host: HostCosts = HostCosts(),  # noqa: B008 (frozen)
+    network: Network | None = None,
     keep_timeline: bool = True,
 ) -> Timeline:
     """Replays the steady iteration `iterations` times, each operation taking its entry of `durations_s`.
 
     `durations_s` has shape [operations]. A collective takes as long as the slowest of its parties'
-    operations says, from the moment the last party arrives. Without `keep_timeline` only the iteration
-    ends and activities are kept. Raises SimulationError for a deadlock or for durations that are none.
+    operations says, from the moment the last party arrives, and longer where `network` says that it shares
+    links with others under way; without one it never does. Without `keep_timeline` only the iteration ends
+    and activities are kept. Raises SimulationError for a deadlock or for durations that are none.
     """
     if iterations < 1:
         raise SimulationError(f"{iterations} iterations")
@@ -37,27 +41,37 @@ def simulate(
         raise SimulationError("a job without ranks")
     records = np.concatenate([rank.records for rank in trace.ranks])
     program = build_program(trace, _durations(trace, durations_s), _host_times(records, cluster))
+    network = network or no_network(len(program.arrays["transfer_duration"]))
     calls = len(records) if keep_timeline else 0
-    issued, start, end = (np.zeros(calls * iterations, np.int64) for _ in range(3))
-    iteration_end = np.zeros(iterations, np.int64)
-    activity = np.zeros(iterations * len(trace.ranks) * len(Activity), np.int64)
-    events, stuck = _core.run(
-        **program.arrays,
-        events=program.events,
-        iterations=iterations,
-        queue_depth=host.queue_depth,
-        launch_call=_nanoseconds(host.launch_s / cluster.host_speed),
-        launch_latency=_nanoseconds(cluster.device.launch_latency_s),
-        issued=issued,
-        start=start,
-        end=end,
-        iteration_end=iteration_end,
-        activity=activity,
-    )
+    results = {name: np.zeros(calls * iterations, np.int64) for name in ("issued", "start", "end")}
+    results["iteration_end"] = np.zeros(iterations, np.int64)
+    results["activity"] = np.zeros(iterations * len(trace.ranks) * len(Activity), np.int64)
+    scalars = _scalars(program, cluster, host, iterations)
+    events, stuck = _core.run({**program.arrays, **network.arrays, **scalars}, results)
     if stuck:
         raise SimulationError(_deadlock(trace, program, stuck))
-    ranks = _rank_timelines(trace, program, issued, start, end, iterations) if keep_timeline else ()
-    return Timeline(ranks, iteration_end, activity.reshape(iterations, len(trace.ranks), -1), events)
+    ranks = _rank_timelines(trace, program, results, iterations) if keep_timeline else ()
+    activity = results["activity"].reshape(iterations, len(trace.ranks), -1)
+    return Timeline(ranks, results["iteration_end"], activity, events)
+
+
+def _scalars(program: Program, cluster: Cluster, host: HostCosts, iterations: int) -> dict[str, int]:
+    device = cluster.device
+    return {
+        "events": program.events,
+        "iterations": iterations,
+        "queue_depth": host.queue_depth,
+        "launch_call": _nanoseconds(host.launch_s / cluster.host_speed),
+        "launch_latency": _nanoseconds(device.launch_latency_s),
+        "collective_occupies": multiprocessors(device.nccl_channels, device),
+        "transfer_occupies": multiprocessors(TRANSFER_CHANNELS, device),
+    }
+
+
+def multiprocessors(channels: int, device: Device) -> int:
+    """Share of the device, in 1 / ONE, that a NCCL kernel of that many channels takes: a channel is one block,
+    and runs on one multiprocessor (NCCL, src/enqueue.cc: the grid of a kernel is its channels)."""
+    return ONE * min(channels, device.nccl_channels) // device.multiprocessors
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -85,9 +99,7 @@ def _host_times(records: NDArray[np.void], cluster: Cluster) -> NDArray[np.int64
 def _rank_timelines(
     trace: JobTrace,
     program: Program,
-    issued: NDArray[np.int64],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
+    results: dict[str, NDArray[np.int64]],
     iterations: int,
 ) -> tuple[RankTimeline, ...]:
     timelines = []
@@ -99,9 +111,9 @@ def _rank_timelines(
         timelines.append(
             RankTimeline(
                 rank=rank.rank,
-                issued=issued[part].reshape(shape),
-                start=start[part].reshape(shape)[:, leader],
-                end=end[part].reshape(shape)[:, leader],
+                issued=results["issued"][part].reshape(shape),
+                start=results["start"][part].reshape(shape)[:, leader],
+                end=results["end"][part].reshape(shape)[:, leader],
             )
         )
     return tuple(timelines)

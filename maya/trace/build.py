@@ -73,7 +73,8 @@ class RankBuilder:
         """A collective on one of the job's communicators; `send` and `recv` name the peer's global rank."""
         shape = self._job.communicators[communicator]
         members = self._job.instance(communicator, self.rank)
-        operation = Collective(name, "bf16", duration_ns, members, peer)
+        sender = None if peer is None else self.rank
+        operation = Collective(name, "bf16", duration_ns, members, peer, rank=sender)
         number = self._job.number(operation, duration_ns)
         place = members.index(self.rank)
         peer_place = -1 if peer is None else members.index(peer)

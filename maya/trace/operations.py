@@ -103,7 +103,7 @@ def _decode(
             case "memset":
                 return Memset(size)
             case "collective":
-                return _collective(line, members[communicator], peer)
+                return _collective(line, members[communicator], peer, raw.rank)
             case other:
                 raise ValueError(f"unknown kind {other!r}")
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -155,7 +155,7 @@ def _convolution(line: dict[str, Any], operator: Operator) -> Convolution:
     )
 
 
-def _collective(line: dict[str, Any], members: tuple[int, ...], peer: int) -> Collective:
+def _collective(line: dict[str, Any], members: tuple[int, ...], peer: int, rank: int) -> Collective:
     name = str(line["collective"])
     if name not in COLLECTIVES:
         raise ValueError(f"unknown collective {name!r}")
@@ -168,6 +168,7 @@ def _collective(line: dict[str, Any], members: tuple[int, ...], peer: int) -> Co
         members=members,
         peer=members[peer] if peer >= 0 else None,
         reduction=str(line.get("reduction", "")),
+        rank=rank if peer >= 0 else None,
     )
 
 

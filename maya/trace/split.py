@@ -1,14 +1,13 @@
 """Splits the classes of a `JobTrace`, down to one class a rank: what merging ranks left out is put back.
 
-Classes are split no further than they must be: until all ranks of a class meet the same classes (colour
-refinement: Cardon, Crochemore 1982), have the same classes as neighbours, and make the same calls.
+Classes are split no further than they must be: until all ranks of a class meet the same classes and make the
+same calls (colour refinement: Cardon, Crochemore 1982).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +34,15 @@ def single_out(trace: JobTrace, ranks: Iterable[int]) -> JobTrace:
     return split(trace, colour)
 
 
-def split(trace: JobTrace, colour: Colours, neighbours: Sequence[Colours] = ()) -> JobTrace:
+def split(trace: JobTrace, colour: Colours) -> JobTrace:
     """The job with classes that are at least as fine as `colour` and as its own.
 
-    Ranks with equal entries in one of `neighbours` (the number of their node, of their NIC, each [world])
-    count as meeting. Raises TraceError when the members of a communicator in use are not all known.
+    Raises TraceError when the members of a communicator are not all known.
     """
     classes = trace.class_of_rank.astype(np.int64)
     tables = {c.id: _Table.of(c, trace.world) for c in trace.communicators}
     lanes = [_lanes(trace, rank, tables) for rank in trace.ranks]
-    finest = _refine(_dense(np.stack([classes, colour], axis=1)), classes, lanes, tables, neighbours)
+    finest = _refine(_dense(np.stack([classes, colour], axis=1)), classes, lanes, tables)
     if int(finest.max()) + 1 == len(trace.ranks):
         return trace
     return _Rebuilt(trace, finest, tables).trace()
@@ -95,10 +93,9 @@ def _refine(
     classes: Colours,
     lanes: Sequence[Sequence[Lane]],
     tables: dict[int, _Table],
-    neighbours: Sequence[Colours],
 ) -> Colours:
     while True:
-        columns = [colour, *(_groups_met(colour, group) for group in neighbours)]
+        columns = [colour]
         for lane in sorted({lane for own in lanes for lane in own}):
             uses = np.array([lane in own for own in lanes])[classes]
             columns.append(np.where(uses, _met(colour, tables[lane[0]], lane[1]), -1))
@@ -115,18 +112,6 @@ def _met(colour: Colours, table: _Table, distance: int) -> NDArray[np.int64]:
         return np.where(table.instance >= 0, alike[table.instance], -1)
     peer = table.members[table.instance, (table.place + distance) % table.members.shape[1]]
     return np.where(table.instance >= 0, colour[peer], -1)
-
-
-def _groups_met(colour: Colours, group: Colours) -> NDArray[np.int64]:
-    """[world] A number for the colours of the ranks with the same entry in `group`."""
-    order = np.lexsort((colour, group))
-    bounds = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))
-    number: dict[bytes, int] = {}
-    met = np.empty(len(group), np.int64)
-    for first, last in pairwise(bounds.tolist()):
-        ranks = order[first:last]
-        met[ranks] = number.setdefault(colour[ranks].tobytes(), len(number))
-    return met
 
 
 def _dense(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -213,7 +198,9 @@ class _Rebuilt:
         members = table.members[instance]
         distance, size = _distance(call, source, table), len(members)
         peer = -1 if call.peer is None else (place + distance) % size
-        own = replace(call, members=tuple(members.tolist()), peer=None if peer < 0 else int(members[peer]))
+        own = replace(call, members=tuple(members.tolist()))
+        if peer >= 0:
+            own = replace(own, peer=int(members[peer]), rank=rank)
         records["operation"][party["row"][chosen]] = self._operations.setdefault(own, len(self._operations))
         party["communicator"][chosen] = self._number[communicator, instance]
         party["place"][chosen], party["size"][chosen], party["peer"][chosen] = place, size, peer

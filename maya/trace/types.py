@@ -96,7 +96,8 @@ class Collective:
     """One rank's part of a collective or one side of a point-to-point transfer.
 
     `bytes` is the larger of the rank's send and receive buffer. `members` are the global ranks of the
-    communicator (of the representative's own instance), `peer` the global rank of the other side.
+    communicator (of the representative's own instance), `peer` the global rank of the other side and `rank`
+    that of this one; both only of point-to-point transfers.
     """
 
     collective: str  # all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv
@@ -105,6 +106,7 @@ class Collective:
     members: tuple[int, ...]
     peer: int | None = None
     reduction: str = ""
+    rank: int | None = None
 
 
 Operation = Kernel | Gemm | Convolution | Memcpy | Memset | Collective

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from maya.clusters import load
 from maya.simulate import HostCosts, simulate
 from maya.simulate.reference import Reference
+from maya.simulate.simulation import TRANSFER_CHANNELS, multiprocessors
 from maya.trace.pipelines import Pipeline
 from maya.trace.types import JobTrace
 
@@ -89,6 +90,8 @@ def compare(
         2,
         launch_call=LAUNCH_NS,
         launch_latency=round(cluster.device.launch_latency_s * 1e9),
+        collective_occupies=multiprocessors(cluster.device.nccl_channels, cluster.device),
+        transfer_occupies=multiprocessors(TRANSFER_CHANNELS, cluster.device),
     ).run()
     reference_s = time.process_time() - started
     if not np.array_equal(check.iteration_end_ns, reference.iteration_end_ns):

@@ -55,13 +55,22 @@ def test_a_whole_node_drives_all_its_nics() -> None:
     assert all_devices < rail / 4
 
 
-def test_oversubscription_slows_only_what_leaves_the_node() -> None:
-    base = load("dgx-h100")
-    slow = base.model_copy(update={"oversubscription": 4.0})
-    operations = [Collective("all_gather", "bf16", 1 << 30, members) for members in (NODE, RAIL)]
-    before, after = (Estimator(cluster).estimate(operations).seconds for cluster in (base, slow))
-    assert after[0] == before[0]
-    assert after[1] > 3 * before[1]
+def test_devices_that_share_a_nic_are_charged_for_it_once_they_send_at_the_same_time() -> None:
+    """One ring over each of the eight devices' rails: alone each has its NIC; the network knows the rest."""
+    node = load("dgx-h100").node
+    two = load("dgx-h100").model_copy(update={"node": node.model_copy(update={"nics": 2})})
+    rail, whole = (Collective("all_gather", "bf16", 1 << 30, members) for members in (RAIL, tuple(range(64))))
+    few, many = (Estimator(cluster).estimate([rail, whole]) for cluster in (two, load("dgx-h100")))
+    assert few.seconds[0] == many.seconds[0]
+    assert few.seconds[1] > 3 * many.seconds[1]
+    assert few.use is not None
+    assert few.use[0, 1] == pytest.approx(1, rel=0.05)
+
+
+def test_small_collectives_hardly_use_their_links() -> None:
+    answer = Estimator(load("dgx-h100")).estimate([Collective("all_reduce", "bf16", 1 << 10, RAIL)])
+    assert answer.use is not None
+    assert (answer.use < 0.02).all()
 
 
 def test_pairs_with_a_bridge_are_faster_than_the_bus() -> None:
@@ -82,9 +91,29 @@ def test_sending_within_a_node_is_faster_than_between_nodes() -> None:
     assert inside < between / 3
 
 
+def test_a_transfer_says_which_two_devices_it_joins() -> None:
+    """In a pipeline over two nodes, stages that share a node need no NIC."""
+    stages = (0, 4, 8, 12)
+    inside, between = seconds(
+        "dgx-h100",
+        Collective("send", "bf16", 1 << 26, stages, peer=4, rank=0),
+        Collective("send", "bf16", 1 << 26, stages, peer=8, rank=4),
+    )
+    assert inside < between / 3
+
+
+def test_two_devices_of_a_mesh_have_the_links_between_them() -> None:
+    single, double, none = seconds(
+        "dgx-v100",
+        *(Collective("all_reduce", "bf16", 1 << 30, (0, peer)) for peer in (1, 3, 5)),
+    )
+    assert double == pytest.approx(single / 2, rel=0.05)
+    assert none > 2 * single
+
+
 def test_placement_counts_nodes_and_devices_on_each() -> None:
-    assert Placement.of(tuple(range(16)), load("dgx-h100")) == Placement(16, 2, 8)
-    assert Placement.of(RAIL, load("dgx-h100")) == Placement(8, 8, 1)
+    assert Placement.of(tuple(range(16)), load("dgx-h100")) == Placement(16, 2, 8, 8)
+    assert Placement.of(RAIL, load("dgx-h100")) == Placement(8, 8, 1, 1)
 
 
 @settings(max_examples=80, deadline=None)

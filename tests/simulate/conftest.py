@@ -1,4 +1,4 @@
-"""A cluster whose host and launches cost nothing, so that schedules can be computed by hand."""
+"""A cluster whose host, launches and channels cost nothing, so that schedules can be computed by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maya.trace.build import JobBuilder
 @pytest.fixture(scope="session")
 def ideal_cluster() -> Cluster:
     cluster = load("dgx-h100")
-    device = cluster.device.model_copy(update={"launch_latency_s": 1e-12})
+    device = cluster.device.model_copy(update={"launch_latency_s": 1e-12, "nccl_channels": 0})
     return cluster.model_copy(update={"device": device})
 
 

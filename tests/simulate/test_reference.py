@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from maya.clusters import Cluster
 from maya.simulate import HostCosts, SimulationError, simulate
+from maya.simulate.network import ONE, Network
 from maya.simulate.reference import Reference
+from maya.simulate.simulation import TRANSFER_CHANNELS, multiprocessors
 from maya.trace.build import JobBuilder, RankBuilder
 
 COSTS = st.tuples(st.sampled_from([0, 3]), st.sampled_from([1, 2, 5, 1024]))
@@ -60,24 +62,67 @@ def jobs(draw: st.DrawFn) -> JobBuilder:
     return job
 
 
-@settings(max_examples=300, deadline=None)
-@given(job=jobs(), costs=COSTS, latency=st.sampled_from([0, 4]))
+@st.composite
+def networks(draw: st.DrawFn, transfers: int = 64) -> Network:
+    """Up to four links and patterns of use that nobody thought of; some fill a link by themselves."""
+    links = draw(st.integers(1, 4))
+    patterns = []
+    for _ in range(draw(st.integers(1, 4))):
+        used = draw(st.lists(st.integers(0, links - 1), min_size=1, unique=True))
+        uses = [draw(st.integers(1, 10 * ONE // 4)) for _ in used]
+        peak = max(min(max(uses), ONE), ONE // 1024)
+        patterns.append((peak, sorted(zip(used, uses, strict=True))))
+    hops = [hop for _, own in patterns for hop in own]
+    flow_of = st.lists(st.integers(-1, len(patterns) - 1), min_size=transfers, max_size=transfers)
+    return Network(
+        flow_of=np.array(draw(flow_of), np.int32),
+        flow_peak=np.array([peak for peak, _ in patterns], np.int64),
+        flow_begin=np.cumsum([0, *(len(own) for _, own in patterns)]).astype(np.uint32),
+        flow_link=np.array([link for link, _ in hops], np.uint32),
+        flow_use=np.array([use for _, use in hops], np.int64),
+        flow_share=np.array([use * ONE // peak for peak, own in patterns for _, use in own], np.int64),
+        links=links,
+    )  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    job=jobs(),
+    costs=COSTS,
+    latency=st.sampled_from([0, 4]),
+    network=st.none() | networks(),
+    channels=st.sampled_from([0, 16, 100]),
+)
 def test_native_core_equals_the_reference(
-    ideal_cluster: Cluster, job: JobBuilder, costs: tuple[int, int], latency: int
+    ideal_cluster: Cluster,
+    job: JobBuilder,
+    costs: tuple[int, int],
+    latency: int,
+    network: Network | None,
+    channels: int,
 ) -> None:
     trace, (launch, depth) = job.build(), costs
-    device = ideal_cluster.device.model_copy(update={"launch_latency_s": latency * 1e-9})
+    changed = {"launch_latency_s": latency * 1e-9, "nccl_channels": channels}
+    device = ideal_cluster.device.model_copy(update=changed)
     cluster = ideal_cluster.model_copy(update={"device": device})
-    durations = np.rint(job.durations_s * 1e9).astype(np.int64)
-    reference = Reference(trace, durations, launch_call=launch, launch_latency=latency, queue_depth=depth)
+    reference = Reference(
+        trace,
+        np.rint(job.durations_s * 1e9).astype(np.int64),
+        launch_call=launch,
+        launch_latency=latency,
+        queue_depth=depth,
+        network=network,
+        collective_occupies=multiprocessors(channels, device),
+        transfer_occupies=multiprocessors(TRANSFER_CHANNELS, device),
+    )
     host = HostCosts(launch_s=launch * 1e-9, queue_depth=depth)
     try:
         expected = reference.run()
     except SimulationError:
         with pytest.raises(SimulationError, match="deadlock"):
-            simulate(trace, job.durations_s, cluster, host=host)
+            simulate(trace, job.durations_s, cluster, host=host, network=network)
         return
-    timeline = simulate(trace, job.durations_s, cluster, host=host)
+    timeline = simulate(trace, job.durations_s, cluster, host=host, network=network)
     assert timeline.iteration_end_ns.tolist() == expected.iteration_end_ns.tolist()
     assert timeline.activity_ns.tolist() == expected.activity_ns.tolist()
     for number, rank in enumerate(timeline.ranks):

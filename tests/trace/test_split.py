@@ -47,12 +47,6 @@ def test_a_job_that_is_fine_enough_stays_as_it_is() -> None:
     assert split(trace, np.zeros(12, np.int64)) is trace
 
 
-def test_neighbours_of_unlike_classes_tell_ranks_apart() -> None:
-    trace = SHAPE.job().build()
-    nodes = np.arange(12) // 6  # stage 1 is on both, beside stage 0 and stage 2
-    assert split(trace, np.zeros(12, np.int64), [nodes]).class_of_rank[4:8].tolist() != [1, 1, 1, 1]
-
-
 def test_a_ring_that_was_folded_on_itself_unrolls() -> None:
     job = JobBuilder(4, class_of_rank=(0, 0, 0, 0))
     ring = job.communicator((0, 1, 2, 3))

@@ -1,4 +1,4 @@
-// maya.simulate._core: the engine for Python. All checks of ranges are made by program.py.
+// maya.simulate._core: the engine for Python. All checks of ranges are made by program.py and network.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
@@ -12,12 +12,73 @@ namespace {
 
 using namespace maya::simulate;
 
-template <class T>
-using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// Members of a dict by name, nothing converted or copied: the spans last as long as the dict does.
+class Fields {
+ public:
+  explicit Fields(const nb::dict& fields) : fields_(fields) {}
 
-template <class T>
-std::span<T> view(const Array<T>& array) {
-  return {array.data(), array.size()};
+  template <class T>
+  std::span<T> array(const char* name) const {
+    using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+    const auto array = nb::cast<Array>(fields_[name], /*convert=*/false);
+    return {array.data(), array.size()};
+  }
+  template <class T>
+  void read(const char* name, std::span<T>& into) const {
+    into = array<T>(name);
+  }
+  template <class T>
+  void read(const char* name, T& into) const {
+    into = nb::cast<T>(fields_[name]);
+  }
+
+ private:
+  const nb::dict& fields_;
+};
+
+Program program_of(const nb::dict& fields) {
+  const Fields from(fields);
+  Program program;
+  from.read("action", program.action);
+  from.read("flags", program.flags);
+  from.read("stream", program.stream);
+  from.read("link", program.link);
+  from.read("count", program.count);
+  from.read("host", program.host);
+  from.read("duration", program.duration);
+  from.read("rank_begin", program.rank_begin);
+  from.read("stream_begin", program.stream_begin);
+  from.read("stream_flags", program.stream_flags);
+  from.read("transfers", program.transfers);
+  from.read("party_begin", program.party_begin);
+  from.read("party_stream", program.party_stream);
+  from.read("transfer_duration", program.transfer_duration);
+  from.read("flow_of", program.flow_of);
+  from.read("flow_peak", program.flow_peak);
+  from.read("flow_begin", program.flow_begin);
+  from.read("flow_link", program.flow_link);
+  from.read("flow_use", program.flow_use);
+  from.read("flow_share", program.flow_share);
+  from.read("links", program.links);
+  from.read("events", program.events);
+  from.read("iterations", program.iterations);
+  from.read("queue_depth", program.queue_depth);
+  from.read("launch_call", program.launch_call);
+  from.read("launch_latency", program.launch_latency);
+  from.read("collective_occupies", program.collective_occupies);
+  from.read("transfer_occupies", program.transfer_occupies);
+  return program;
+}
+
+Results results_of(const nb::dict& fields) {
+  const Fields from(fields);
+  Results results;
+  from.read("issued", results.issued);
+  from.read("start", results.start);
+  from.read("end", results.end);
+  from.read("iteration_end", results.iteration_end);
+  from.read("activity", results.activity);
+  return results;
 }
 
 using StuckRow = std::tuple<std::uint32_t, std::uint32_t, std::int64_t>;
@@ -26,25 +87,12 @@ using StuckRow = std::tuple<std::uint32_t, std::uint32_t, std::int64_t>;
 
 NB_MODULE(_core, m) {
   m.attr("ACTIVITIES") = static_cast<int>(kActivities);
+  m.attr("ONE") = kOne;
   m.def(
       "run",
-      [](Array<const std::uint8_t> action, Array<const std::uint8_t> flags,
-         Array<const std::uint32_t> stream, Array<const std::int32_t> link,
-         Array<const std::int32_t> count, Array<const std::int64_t> host,
-         Array<const std::int64_t> duration, Array<const std::uint32_t> rank_begin,
-         Array<const std::uint32_t> stream_begin, Array<const std::uint8_t> stream_flags,
-         Array<const std::uint32_t> transfers, Array<const std::uint32_t> party_begin,
-         Array<const std::uint32_t> party_stream, Array<const std::int64_t> transfer_duration,
-         std::uint32_t events, std::uint32_t iterations, std::uint32_t queue_depth,
-         std::int64_t launch_call, std::int64_t launch_latency, Array<std::int64_t> issued,
-         Array<std::int64_t> start, Array<std::int64_t> end, Array<std::int64_t> iteration_end,
-         Array<std::int64_t> activity) {
-        const Program program{view(action), view(flags), view(stream), view(link), view(count), view(host),
-                              view(duration), view(rank_begin), view(stream_begin), view(stream_flags),
-                              view(transfers), view(party_begin), view(party_stream),
-                              view(transfer_duration), events, iterations, queue_depth, launch_call,
-                              launch_latency};
-        const Results results{view(issued), view(start), view(end), view(iteration_end), view(activity)};
+      [](const nb::dict& program_fields, const nb::dict& result_fields) {
+        const Program program = program_of(program_fields);
+        const Results results = results_of(result_fields);
         std::vector<StuckRow> stuck;
         std::uint64_t processed = 0;
         {
@@ -55,11 +103,5 @@ NB_MODULE(_core, m) {
         }
         return std::tuple(processed, stuck);
       },
-      nb::kw_only(), nb::arg("action"), nb::arg("flags"), nb::arg("stream"), nb::arg("link"),
-      nb::arg("count"), nb::arg("host"), nb::arg("duration"), nb::arg("rank_begin"),
-      nb::arg("stream_begin"), nb::arg("stream_flags"), nb::arg("transfers"), nb::arg("party_begin"),
-      nb::arg("party_stream"), nb::arg("transfer_duration"), nb::arg("events"), nb::arg("iterations"),
-      nb::arg("queue_depth"), nb::arg("launch_call"), nb::arg("launch_latency"),
-      nb::arg("issued").noconvert(), nb::arg("start").noconvert(), nb::arg("end").noconvert(),
-      nb::arg("iteration_end").noconvert(), nb::arg("activity").noconvert());
+      nb::arg("program"), nb::arg("results"));
 }

@@ -15,7 +15,8 @@ Engine::Engine(const Program& program, const Results& results)
       timeline_(!results.issued.empty()),
       ranks_(program.rank_begin.size() - 1),
       events_state_(program.events),
-      arrived_(program.transfer_duration.size()) {
+      arrived_(program.transfer_duration.size()),
+      network_(program_, queue_, static_cast<std::uint32_t>(program.stream_flags.size())) {
   copy_calls(program);
   make_streams(program);
 }
@@ -71,18 +72,25 @@ void Engine::dispatch(EventQueue::Event event) {
   const auto streams = static_cast<std::uint32_t>(streams_.size());
   const auto transfers = static_cast<std::uint32_t>(arrived_.size());
   if (event.entity < streams) {
-    Stream& stream = streams_[event.entity];
-    if (stream.state == StreamState::kRunning) {
-      finish(event.entity);
-    } else {
-      stream.state = StreamState::kIdle;
-    }
-    poke(event.entity);
+    reach(event.entity);
   } else if (event.entity < streams + transfers) {
-    end_transfer(event.entity - streams);
+    if (network_.is_due(event.entity - streams, now_)) end_transfer(event.entity - streams);
   } else {
     piece_ended(ranks_[event.entity - streams - transfers].steps_ended++);
   }
+}
+
+// The head of a stream can start, or its running work ends: unless that was said before a change of rate.
+void Engine::reach(std::uint32_t index) {
+  Stream& stream = streams_[index];
+  if (stream.state == StreamState::kRunning && stream.due == now_) {
+    finish(index);
+  } else if (stream.state == StreamState::kScheduled) {
+    stream.state = StreamState::kIdle;
+  } else {
+    return;
+  }
+  poke(index);
 }
 
 void Engine::settle() {
@@ -238,12 +246,40 @@ void Engine::begin(std::uint32_t index, Stream& stream, const Call& call) {
   touch(rank);
   if (call.action == Action::kWork) {
     ++rank.computing;
-    queue_.push(now_ + call.duration, index);
+    stream.left = call.duration * kOne;
+    compute(index, stream, rank);
     return;
   }
   ++rank.communicating;
+  occupy(stream.rank, occupied_by(call));
+  stream.due = kNever;
   stream.pending = static_cast<std::uint32_t>(call.count);
   for (std::int32_t i = 0; i < call.count; ++i) arrive(program_.transfers[call.link + i]);
+}
+
+// Work ends `left` from now at the rank's present rate.
+void Engine::compute(std::uint32_t index, Stream& stream, const Rank& rank) {
+  const std::int64_t needed = std::max<std::int64_t>(0, stream.left);
+  stream.since = now_;
+  stream.due = now_ + (needed + rank.rate - 1) / (rank.rate == kOne ? kOne : rank.rate);
+  queue_.push(stream.due, index);
+}
+
+// Communication kernels come or go: what is left of the multiprocessors computes.
+void Engine::occupy(std::uint32_t rank_index, std::int64_t change) {
+  Rank& rank = ranks_[rank_index];
+  rank.occupied += change;
+  const std::int64_t rate = std::max(kOne - rank.occupied, kOne / 2);
+  if (rate == rank.rate) return;
+  const std::int64_t before = rank.rate;
+  rank.rate = rate;
+  if (rank.computing == 0) return;
+  for (std::uint32_t s = program_.stream_begin[rank_index]; s < program_.stream_begin[rank_index + 1]; ++s) {
+    Stream& stream = streams_[s];
+    if (stream.state != StreamState::kRunning || stream.due == kNever) continue;
+    stream.left -= before * (now_ - stream.since);
+    compute(s, stream, rank);
+  }
 }
 
 void Engine::finish(std::uint32_t index) {
@@ -258,6 +294,7 @@ void Engine::finish(std::uint32_t index) {
   } else if (call.action == Action::kTransfer) {
     touch(rank);
     --rank.communicating;
+    occupy(stream.rank, -occupied_by(call));
   }
   ++events_;
   ++stream.completed;
@@ -294,8 +331,6 @@ void Engine::record_event(std::uint32_t index, std::uint32_t rank_index) {
 
 // --- rendezvous ------------------------------------------------------------------------------
 
-// The seam for a network model: a transfer starts here, with all parties present, and would hand its
-// flows to the links instead of taking a duration known beforehand.
 void Engine::arrive(std::uint32_t transfer) {
   const std::uint32_t first = program_.party_begin[transfer], last = program_.party_begin[transfer + 1];
   if (++arrived_[transfer] < last - first) return;
@@ -305,12 +340,12 @@ void Engine::arrive(std::uint32_t transfer) {
     touch(rank);
     ++rank.moving;
   }
-  queue_.push(now_ + program_.transfer_duration[transfer],
-              static_cast<std::uint32_t>(streams_.size() + transfer));
+  network_.start(transfer, now_);
 }
 
 void Engine::end_transfer(std::uint32_t transfer) {
   ++events_;
+  network_.end(transfer, now_);
   for (std::uint32_t party = program_.party_begin[transfer]; party < program_.party_begin[transfer + 1]; ++party) {
     const std::uint32_t index = program_.party_stream[party];
     Rank& rank = ranks_[streams_[index].rank];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "event_queue.h"
+#include "network.h"
 #include "program.h"
 
 namespace maya::simulate {
@@ -29,6 +30,7 @@ class Engine {
 
  private:
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  static constexpr Nanoseconds kNever = -1;
 
   struct Call {
     Nanoseconds host, duration;
@@ -59,6 +61,9 @@ class Engine {
     std::uint32_t ring, mask;  // queue storage: items_[ring + (n & mask)]
     std::uint32_t enqueued = 0, completed = 0;
     std::uint32_t pending = 0;      // transfers of the running communication kernel
+    Nanoseconds due = kNever;       // when the running work ends, as things stand
+    Nanoseconds since = 0;          // `left` is that of this moment
+    std::int64_t left = 0;          // of the running work: ns on an undisturbed device, times kOne
     std::uint32_t next_waiter = kNone;  // of the same event
     StreamState state = StreamState::kIdle;
     std::uint8_t flags = 0;
@@ -73,6 +78,8 @@ class Engine {
     Nanoseconds activity[kActivities] = {};
     std::uint32_t call = 0, iteration = 0, steps_ended = 0;
     std::uint32_t computing = 0, communicating = 0, moving = 0;  // pieces of work under way
+    std::int64_t occupied = 0;  // by communication kernels: multiprocessors of kOne
+    std::int64_t rate = kOne;   // of computation
     std::uint32_t waits_stream = kNone, waits_completed = 0;     // until that many have completed
     std::uint32_t waits_event = kNone, waits_recorded = 0;       // until it was recorded that often
     Phase phase = Phase::kBetween;
@@ -87,6 +94,7 @@ class Engine {
   void copy_calls(const Program& program);
   void make_streams(const Program& program);
   void dispatch(EventQueue::Event event);
+  void reach(std::uint32_t stream);
   void settle();
 
   void run_host(std::uint32_t rank);
@@ -103,6 +111,8 @@ class Engine {
   bool behind_default_stream(const Stream& stream, const Item& item) const;
   void begin(std::uint32_t stream_index, Stream& stream, const Call& call);
   void finish(std::uint32_t stream);
+  void compute(std::uint32_t stream_index, Stream& stream, const Rank& rank);
+  void occupy(std::uint32_t rank_index, std::int64_t change);
   void wake_default(std::uint32_t rank);
   void record_event(std::uint32_t event, std::uint32_t rank);
   void arrive(std::uint32_t transfer);
@@ -114,6 +124,9 @@ class Engine {
 
   const Item& head(const Stream& stream) const {
     return items_[stream.ring + (stream.completed & stream.mask)];
+  }
+  std::int64_t occupied_by(const Call& call) const {
+    return call.flags & kPointToPoint ? program_.transfer_occupies : program_.collective_occupies;
   }
   bool holds(const Stream& stream) const { return stream.enqueued != stream.completed; }
   // Position of a call of an iteration in the timeline.
@@ -135,6 +148,7 @@ class Engine {
   std::vector<std::uint64_t> pieces_;         // [iterations] work and steps that have not ended
   std::vector<std::uint32_t> poked_;          // streams whose head may be able to start
   EventQueue queue_;
+  Network network_;
   Nanoseconds now_ = 0;
   std::uint64_t events_ = 0;
 };

@@ -23,6 +23,7 @@ enum CallFlags : std::uint8_t {
   kBlocking = 1,           // the host waits for this call's work
   kNoLaunch = 2,           // replayed from a CUDA graph: no launch call of its own
   kPreviousIteration = 4,  // waits for the event as the iteration before recorded it
+  kPointToPoint = 8,       // a communication kernel that only sends and receives
 };
 
 enum StreamFlags : std::uint8_t {
@@ -30,6 +31,9 @@ enum StreamFlags : std::uint8_t {
   kLegacyDefault = 1,
   kSynchronisesWithDefault = 2,  // made without cudaStreamNonBlocking
 };
+
+// A whole: the capacity of a link, the full rate of a transfer, a device all of whose multiprocessors compute.
+inline constexpr std::int64_t kOne = 1 << 20;
 
 // Arrays of one length share a dimension: calls, streams, ranks, rendezvous.
 struct Program {
@@ -44,10 +48,18 @@ struct Program {
   std::span<const std::uint32_t> party_begin;         // [rendezvous + 1]
   std::span<const std::uint32_t> party_stream;        // the stream of each party
   std::span<const Nanoseconds> transfer_duration;     // [rendezvous]
+  std::span<const std::int32_t> flow_of;              // [rendezvous] its flow pattern; -1: shares no link
+  std::span<const std::int64_t> flow_peak;            // [patterns] what it uses most of any link, alone
+  std::span<const std::uint32_t> flow_begin;          // [patterns + 1] first hop
+  std::span<const std::uint32_t> flow_link;           // [hops]
+  std::span<const std::int64_t> flow_use;             // [hops] of the link, by all that the rank class stands for
+  std::span<const std::int64_t> flow_share;           // [hops] sum over these of use / peak
+  std::uint32_t links = 0;                            // 0: transfers share nothing
   std::uint32_t events = 0;
   std::uint32_t iterations = 1;
   std::uint32_t queue_depth = 1024;  // calls a stream holds before the host blocks
   Nanoseconds launch_call = 0;       // host time of a call that puts work into a stream
+  std::int64_t collective_occupies = 0, transfer_occupies = 0;  // of a device's multiprocessors, while they run
   Nanoseconds launch_latency = 0;    // from that call to the work's start on an idle stream
 };
 

@@ -1,11 +1,12 @@
-// Operator context through NVTX: PyTorch's emit_nvtx names each operator with its shapes. The NVTX
-// headers inside each library call InitializeInjectionNvtx2 of the library that NVTX_INJECTION64_PATH
-// names; it fills their callback tables (nvtx3/nvtxDetail/nvtxTypes.h).
+// Ranges of two sources: PyTorch's operators (core/observer.cpp), and what a program names itself through NVTX. The
+// NVTX headers inside each library call InitializeInjectionNvtx2 of the library that NVTX_INJECTION64_PATH names; it
+// fills their callback tables (nvtx3/nvtxDetail/nvtxTypes.h).
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "core/context.h"
 #include "core/process_state.h"
 #include "core/recorder.h"
 
@@ -32,41 +33,26 @@ Range parse(std::string_view message) {
   return range;
 }
 
-std::uint32_t intern_range(const Range& range) {
+std::uint32_t intern_range(std::string_view name, std::string_view sizes) {
   thread_local std::string key;
-  key.assign(range.name).append(1, '\0').append(range.sizes);
+  key.assign(name).append(1, '\0').append(sizes);
   return intern_context(key, [&] {
-    return "\"operator\": " + json_quote(range.name) + ", \"sizes\": " + json_quote(range.sizes);
+    return "\"operator\": " + json_quote(name) + ", \"sizes\": " + json_quote(sizes);
   });
 }
 
-constexpr std::uint32_t kDeepest = 64;
+constexpr std::uint32_t kDeepest = ThreadState::kDeepest;
+constexpr char kNvtx = 0;  // its address owns NVTX's ranges
 
 int push(std::string_view message) {
   const Call call;
-  ThreadState& thread = this_thread();
-  const std::uint32_t level = thread.contexts_depth++;
-  if (level >= kDeepest || !recording()) return static_cast<int>(level);
   const Range range = parse(message);
-  thread.contexts[level] = intern_range(range);
-  const std::uint64_t bit = std::uint64_t{1} << level;
-  if (range.name.starts_with(kStepPrefix)) thread.steps_mask |= bit;
-  else thread.steps_mask &= ~bit;
-  return static_cast<int>(level);
+  return push_range(range.name, range.sizes, &kNvtx);
 }
 
 int pop() {
   const Call call;
-  ThreadState& thread = this_thread();
-  if (thread.contexts_depth == 0) return -1;
-  const std::uint32_t level = --thread.contexts_depth;
-  if (level >= kDeepest || !recording()) return static_cast<int>(level);
-  const std::uint64_t bit = std::uint64_t{1} << level;
-  if (thread.steps_mask & bit) {
-    thread.steps_mask &= ~bit;
-    record(RecordKind::kStep, nullptr, 0);
-  }
-  return static_cast<int>(level);
+  return pop_range(&kNvtx);
 }
 
 std::string narrow(const wchar_t* message) {
@@ -118,6 +104,32 @@ void install(FunctionTable table, unsigned size, std::uint32_t place, Callback* 
 }
 
 }  // namespace
+
+int push_range(std::string_view name, std::string_view sizes, const void* owner) {
+  ThreadState& thread = this_thread();
+  const std::uint32_t level = thread.contexts_depth++;
+  if (level >= kDeepest) return static_cast<int>(level);
+  thread.owners[level] = owner;
+  thread.contexts[level] = recording() ? intern_range(name, sizes) : 0;
+  // The outermost: a step may be announced twice, to us and to a script's own emit_nvtx().
+  if (thread.steps_mask == 0 && name.starts_with(kStepPrefix)) thread.steps_mask = std::uint64_t{1} << level;
+  return static_cast<int>(level);
+}
+
+int pop_range(const void* owner) {
+  ThreadState& thread = this_thread();
+  if (thread.contexts_depth > kDeepest) return static_cast<int>(--thread.contexts_depth);
+  std::uint32_t level = thread.contexts_depth;
+  while (level > 0 && thread.owners[level - 1] != owner) --level;
+  if (level-- == 0) return -1;
+  thread.owners[level] = nullptr;  // two observers of one operator leave it in the order in which they entered
+  while (thread.contexts_depth > 0 && !thread.owners[thread.contexts_depth - 1]) --thread.contexts_depth;
+  if (thread.steps_mask & (std::uint64_t{1} << level)) {
+    thread.steps_mask = 0;
+    if (recording()) record(RecordKind::kStep, nullptr, 0);
+  }
+  return static_cast<int>(level);
+}
 
 std::uint32_t current_context() {
   const ThreadState& thread = this_thread();

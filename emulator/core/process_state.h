@@ -25,6 +25,8 @@ struct Process {
   std::uint64_t steps = 0;
   std::atomic<std::uint64_t> device_operations{0};
   std::atomic<std::uint32_t> threads{0};
+  std::uint64_t observer = 0;             // PyTorch's handle of core/observer.cpp; 0: not observing
+  std::atomic<std::int64_t> range_ns{0};  // what observing an operator costs its thread beyond its Calls
 
   InternTable operations, contexts;
 
@@ -51,9 +53,14 @@ struct ThreadState {
   std::int64_t cpu_base = 0;          // thread CPU clock at the last synchronisation
   std::int64_t credited = 0;          // ns taken as CPU time since
   std::int64_t host_ns = 0;           // for the next record
+  static constexpr std::uint32_t kDeepest = 64;
   std::uint32_t contexts_depth = 0;
-  std::uint32_t contexts[64] = {};    // operator ranges; deeper ones share the last slot
-  std::uint64_t steps_mask = 0;       // which of them are optimizer steps
+  std::uint32_t contexts[kDeepest] = {};    // operator ranges; deeper ones share the last slot
+  const void* owners[kDeepest] = {};        // who leaves them: see core/context.h
+  std::uint64_t steps_mask = 0;       // which of them is an optimizer step
+  bool describing = false;            // an operator for us, if a Described follows
+  std::int64_t owed = 0;              // ns of observing that the next records do not count
+  std::uint64_t ranges = 0;           // operators observed so far
 };
 
 ThreadState& this_thread();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "core/process_state.h"
 #include "core/stream.h"
@@ -37,11 +38,31 @@ void meet(ThreadState& thread) {
   thread.left = monotonic();
 }
 
-void enter(ThreadState& thread) {
+// Leaves `own` ns that just passed out of the account. False: that took a while.
+bool excuse(ThreadState& thread, std::int64_t own) {
+  if (own < kTrusted) {
+    thread.credited += own;
+    return true;
+  }
+  thread.cpu_base = thread_cpu();
+  thread.credited = 0;
+  return false;
+}
+
+}
+thread_local int g_kind=0, g_last=0;
+long g_sum[8][8], g_n[8][8];
+namespace {
+void enter(ThreadState& thread, bool described) {
   if (thread.depth++ > 0) return;
   if (!thread.known) meet(thread);
   thread.entered = monotonic();
   const std::int64_t gap = thread.entered - thread.left;
+  g_sum[g_last][g_kind]+=gap; g_n[g_last][g_kind]++; g_last=g_kind; g_kind=0;
+  if (std::exchange(thread.describing, false) && described) {
+    excuse(thread, gap);
+    return;
+  }
   if (gap < kTrusted) {
     thread.host_ns += gap;
     thread.credited += gap;
@@ -58,14 +79,14 @@ void enter(ThreadState& thread) {
 void leave(ThreadState& thread) {
   if (--thread.depth > 0) return;
   thread.left = monotonic();
-  const std::int64_t own = thread.left - thread.entered;
-  if (own < kTrusted) {
-    thread.credited += own;
-    return;
-  }
-  thread.cpu_base = thread_cpu();
-  thread.credited = 0;
-  thread.left = monotonic();
+  if (!excuse(thread, thread.left - thread.entered)) thread.left = monotonic();
+}
+
+// The host time for a new record. What observing cost more than the thread worked is left to the next one.
+std::uint64_t take_host_time(ThreadState& thread) {
+  const std::int64_t paid = std::min(thread.owed, thread.host_ns);
+  thread.owed -= paid;
+  return static_cast<std::uint64_t>(std::exchange(thread.host_ns, 0) - paid);
 }
 
 // Stable storage for content hashes by id, read without a lock.
@@ -124,8 +145,11 @@ void restart_thread_clock() {
 std::uint64_t operation_hash(std::uint32_t id) { return hashes().operations.get(id); }
 std::uint64_t context_hash(std::uint32_t id) { return hashes().contexts.get(id); }
 
-Call::Call() { enter(this_thread()); }
+Call::Call() : Call(false) {}
+Call::Call(bool described) { enter(this_thread(), described); }
 Call::~Call() { leave(this_thread()); }
+Describing::~Describing() { this_thread().describing = true; }
+Described::Described() : Call(true) {}
 
 void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std::uint32_t context,
                    const RecordFields& fields) {
@@ -142,12 +166,11 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     if (device_work(kind)) self.device_operations.fetch_add(1, std::memory_order_relaxed);
     std::uint64_t arg = fields.arg;
     if (kind == RecordKind::kStep) arg = steps = ++self.steps;
-    const bool replayed = fields.flags & kGraph;
+    const std::uint64_t host_ns = fields.flags & kGraph ? 0 : take_host_time(thread);
     Record& slot = self.trace.next();
     slot = Record{static_cast<std::uint8_t>(kind), fields.flags, static_cast<std::uint16_t>(thread.index), stream,
-                  op, context, replayed ? 0 : static_cast<std::uint64_t>(thread.host_ns), fields.size, arg,
+                  op, context, host_ns, fields.size, arg,
                   fields.sequence, fields.peer, fields.group, 0, self.segment_hash};
-    if (!replayed) thread.host_ns = 0;
     self.trace.commit();
     segment = self.segment_hash;
     if (kind == RecordKind::kStep) {

@@ -21,6 +21,20 @@ class Call {
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
+
+ protected:
+  explicit Call(bool described);
+};
+
+// From the end of a Describing until the Described that follows it, the thread works for the recorder: nobody's host
+// time. A Describing that another Call follows was none.
+class Describing : public Call {
+ public:
+  ~Describing();
+};
+class Described : public Call {
+ public:
+  Described();
 };
 
 struct RecordFields {

@@ -13,6 +13,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+from maya.launch import operators
+
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -71,7 +73,7 @@ def _reseed() -> None:
 def _run_script(request: dict[str, Any]) -> dict[str, Any]:
     name, module = request["script"], request["module"]
     sys.argv = [name, *request["argv"]]
-    _name_operators()
+    operators.observe()
     try:
         if module:
             import runpy
@@ -98,19 +100,6 @@ def _run_path(name: str) -> None:
     sys.modules["__main__"] = main
     source = Path(path).read_bytes()
     exec(compile(source, path, "exec"), main.__dict__)
-
-
-def _name_operators() -> None:
-    """Has PyTorch announce each operator and its shapes through NVTX, which the emulator listens to.
-
-    `torch.autograd.profiler.emit_nvtx` would synchronise, and so create a CUDA context before the script has
-    chosen its device.
-    """
-    from torch._C._autograd import _enable_profiler
-    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-
-    config = ProfilerConfig(ProfilerState.NVTX, True, False, False, False, False, _ExperimentalConfig())
-    _enable_profiler(config, set())
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import sys
 import traceback
 from typing import Any
 
+from maya.launch import operators
+
 # Modules that look at these while they are imported must be imported by each rank itself.
 RANK_VARIABLES = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -144,6 +146,8 @@ def warm(modules: list[str], path: list[str]) -> dict[str, Any]:
     del sys.path[: len(path)]
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
+    if torch:
+        operators.excuse_cost()
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
     return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}

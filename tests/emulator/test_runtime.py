@@ -58,12 +58,12 @@ def test_training_step_repeats_its_hash(emulate: Emulate) -> None:
         import torch
         model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8)).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
-        with torch.autograd.profiler.emit_nvtx(record_shapes=True):
-            for _ in range(4):
-                x, y = torch.randn(16, 64).cuda(), torch.zeros(16, dtype=torch.long).cuda()
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+        assert ctypes.CDLL(None).maya_observe_operators(1) == 0
+        for _ in range(4):
+            x, y = torch.randn(16, 64).cuda(), torch.zeros(16, dtype=torch.long).cuda()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
         """
     )
     steps = run.trace.records[run.trace.records["kind"] == RecordKind.STEP]
@@ -75,11 +75,13 @@ def test_training_step_repeats_its_hash(emulate: Emulate) -> None:
     assert {"aten::addmm", "aten::gelu", "aten::mm"} <= operators  # forward and backward
 
 
-def test_operator_context_carries_shapes_without_ids(emulate: Emulate) -> None:
+@pytest.mark.parametrize("observe", ["", "ctypes.CDLL(None).maya_observe_operators(1)"])
+def test_operator_context_carries_shapes_without_ids(emulate: Emulate, observe: str) -> None:
     run = emulate(
-        """
+        f"""
         import torch
         x = torch.ones(4, 8, device="cuda")
+        {observe}
         with torch.autograd.profiler.emit_nvtx(record_shapes=True):
             x.relu()
             x.relu()
@@ -87,6 +89,70 @@ def test_operator_context_carries_shapes_without_ids(emulate: Emulate) -> None:
     )
     relu = [context for context in run.trace.contexts.values() if context["operator"] == "aten::clamp_min"]
     assert [context["sizes"] for context in relu] == ["[[4, 8], []]"]
+
+
+def test_step_announced_to_two_observers_is_one_step(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, device="cuda"))])
+        ctypes.CDLL(None).maya_observe_operators(1)
+        with torch.autograd.profiler.emit_nvtx():
+            optimizer.step()
+            optimizer.step()
+        """
+    )
+    assert run.count(RecordKind.STEP) == 2
+
+
+def test_operator_of_symbolic_sizes_leaves_the_context_of_others_alone(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        from torch._subclasses import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        x = torch.ones(4, 8, device="cuda")
+        ctypes.CDLL(None).maya_observe_operators(1)
+        with torch.autograd.profiler.record_function("outer"):
+            fake = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.ones(4, 8), static_shapes=False)
+            (fake + 1).sum()
+            torch.cuda.current_stream().synchronize()
+        """
+    )
+    synchronizations = run.trace.records[run.trace.records["kind"] == RecordKind.STREAM_SYNCHRONIZE]
+    contexts = [run.trace.contexts[int(context)]["operator"] for context in synchronizations["context"]]
+    assert contexts == ["outer"]
+
+
+def test_host_time_leaves_out_what_observing_costs(emulate: Emulate) -> None:
+    program = """
+        import torch
+        library = ctypes.CDLL(None)
+        library.maya_set_range_cost(ctypes.c_int64({nanoseconds}))
+        x = torch.ones(4, device="cuda")
+        library.maya_observe_operators(1)
+        for _ in range(10):
+            x.add_(1)
+    """
+    run = emulate(program.format(nanoseconds=0))
+    assert (run.trace.records["host_ns"][-10:] > 0).all()
+    run = emulate(program.format(nanoseconds=10**12))
+    assert (run.trace.records["host_ns"][-10:] == 0).all()
+
+
+def test_script_may_use_pytorchs_profiler(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.ones(4, device="cuda")
+        ctypes.CDLL(None).maya_observe_operators(1)
+        with torch.profiler.profile(record_shapes=True) as profile:
+            x.add_(1)
+        result = [(event.key, event.input_shapes) for event in profile.key_averages(group_by_input_shape=True)]
+        """
+    )
+    assert ["aten::add_", [[4], [], []]] in run.result
+    assert run.trace.unsupported == ()
 
 
 def test_elementwise_kernel_tells_elements_and_bytes(emulate: Emulate) -> None:

@@ -1,0 +1,15 @@
+// The operator ranges that a thread is in. The innermost is the context of what it records.
+#pragma once
+
+#include <string_view>
+
+namespace maya {
+
+// Enters a range on the calling thread; returns its depth from 0. `sizes`: the operator's inputs as
+// `[[2, 3], []]`, or empty. `owner`: what leaves it.
+int push_range(std::string_view name, std::string_view sizes, const void* owner);
+
+// Leaves the innermost range of `owner`, and returns its depth, or -1 when it has none.
+int pop_range(const void* owner);
+
+}  // namespace maya

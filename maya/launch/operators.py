@@ -1,0 +1,82 @@
+"""Has the emulator observe PyTorch's operators with their shapes, and told what that costs a script's host time."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from statistics import quantiles
+
+from maya.launch.environment import LaunchError
+
+ROUNDS = 25
+
+
+def observe(wanted: bool = True) -> None:
+    """From here on every operator of this process and its forks is observed, or none.
+
+    Raises LaunchError when this PyTorch cannot be asked (emulator/core/observer.cpp).
+    """
+    if ctypes.CDLL(None).maya_observe_operators(int(wanted)) != 0:
+        raise LaunchError("this PyTorch does not announce its operators: Maya runs PyTorch 2.6 and newer")
+
+
+def excuse_cost() -> int:
+    """Measures what observing an operator costs the host time that the emulator records, and has the records of
+    this process and of its forks leave it out. Returns ns: between the lower quartiles, which other processes on
+    this machine disturb little, of ROUNDS of work with and without.
+    """
+    import torch
+
+    silent, observed = [], []
+    with torch.no_grad():
+        work = _varied_work()
+        work()
+        for _ in range(ROUNDS):
+            silent.append(_account(work)[1])
+            observe()
+            operators, ns = _account(work)
+            observed.append(ns)
+            observe(False)
+    cost = max(round((_lower_quartile(observed) - _lower_quartile(silent)) / operators), 0)
+    ctypes.CDLL(None).maya_set_range_cost(ctypes.c_int64(cost))
+    return cost
+
+
+def _lower_quartile(values: list[int]) -> float:
+    return quantiles(values, n=4)[0]
+
+
+def _varied_work() -> Callable[[], object]:
+    """Some 250 operators, one unlike the other: one repeated would find its code in the processor's caches, which
+    a training script does not. On the host: observing costs the same there, and no device may be touched before
+    the fork.
+    """
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    tokens, labels, logits = torch.ones(2, 3, 16), torch.zeros(3, dtype=torch.long), torch.ones(3, 7)
+    parameters = [torch.ones(4) for _ in range(8)]
+
+    def work() -> None:
+        hidden = layer(tokens).transpose(0, 1).contiguous().view(-1)
+        hidden.double().float().sum()
+        torch._foreach_add_(parameters, 1.0)
+        torch.cat(parameters)[:4].unsqueeze(0).expand(2, 4).mul(2).softmax(-1).argmax()
+        functional.cross_entropy(logits, labels)
+
+    return work
+
+
+def _account(work: Callable[[], object]) -> tuple[int, int]:
+    """Operators observed while this thread does `work`, and its host time in ns (emulator/core/observer.cpp)."""
+    totals = []
+    for call in (None, work):
+        if call is not None:
+            call()
+        ns, operators = ctypes.c_int64(), ctypes.c_uint64()
+        ctypes.CDLL(None).maya_thread_account(ctypes.byref(ns), ctypes.byref(operators))
+        totals.append((operators.value, ns.value))
+    (operators_before, ns_before), (operators_after, ns_after) = totals
+    return operators_after - operators_before, ns_after - ns_before

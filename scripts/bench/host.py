@@ -1,0 +1,86 @@
+"""Prints the host time that is recorded of an iteration while PyTorch's operators are observed, against that of
+the same script's silent iterations: what observing costs must not be in the record."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from maya.clusters import load
+from maya.launch import ForkServer, Job
+from maya.trace.format import rank_path, read_rank
+from maya.trace.types import RecordKind
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PAIRS = 10
+STEPS = f"{2 * PAIRS + 4}"  # the first two iterations compile and allocate
+COMMANDS = {
+    "GPT": f"gpt/train.py --layers 12 --hidden 768 --heads 12 --seq 256 --micro-batch-size 1 --iterations {STEPS}",
+    "Megatron": "megatron/pretrain_gpt.py --num-layers 12 --hidden-size 1024 --num-attention-heads 16 "
+    "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 4 --bf16 --mock-data "
+    f"--no-bias-gelu-fusion --no-bias-dropout-fusion --train-iters {STEPS}",
+}
+
+# Runs the example, observing in every other iteration: whatever else slows this machine slows both.
+ALTERNATING = """
+import runpy, sys
+import torch
+from pathlib import Path
+from maya.launch import operators
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+observed = True
+
+def change(*_):
+    global observed
+    observed = not observed
+    if observed:
+        torch._C._nvtx.rangePushA("Optimizer.step#silent")
+        torch._C._nvtx.rangePop()
+    operators.observe(observed)  # the range of this step, once observed, is still to end
+
+register_optimizer_step_post_hook(change)
+sys.argv = sys.argv[1:]
+sys.path.insert(0, str(Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def host_ms(server: ForkServer, work: Path, command: str) -> tuple[list[float], list[float]]:
+    """Recorded host time of the observed and of the silent iterations, in ms."""
+    (work / "alternating.py").write_text(ALTERNATING)
+    script, *argv = command.split()
+    job = Job(str(work / "alternating.py"), (str(EXAMPLES / script), *argv), iterations=PAIRS)
+    run = server.run(job, work / "run")
+    if run.status != "traced":
+        sys.exit(run.traceback)
+    records = read_rank(rank_path(work / "run", 0)).records
+    ends = np.flatnonzero(records["kind"] == RecordKind.STEP)
+    total = np.concatenate(([0], np.cumsum(records["host_ns"].astype(np.int64))))
+    iterations = np.diff(total[ends + 1]) / 1e6  # from the second on, which is silent
+    return iterations[3::2].tolist(), iterations[2::2].tolist()
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(COMMANDS)
+    for name in wanted:
+        with (
+            tempfile.TemporaryDirectory(prefix="maya-bench-") as work,
+            ForkServer(load("dgx-h100")) as server,
+        ):
+            observed, silent = host_ms(server, Path(work), COMMANDS[name])
+        ratios = [one / other for one, other in zip(observed, silent, strict=False)]
+        print(
+            f"{name:10s} silent {statistics.median(silent):7.2f} ms   observed {statistics.median(observed):7.2f} ms"
+            f"   median ratio {statistics.median(ratios):.3f} of {len(ratios)}"
+            f" (quartiles {np.percentile(ratios, 25):.3f} to {np.percentile(ratios, 75):.3f})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

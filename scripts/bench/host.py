@@ -12,7 +12,8 @@ import numpy as np
 
 from maya.clusters import load
 from maya.launch import ForkServer, Job
-from maya.trace.format import rank_path, read_rank
+from maya.launch.layout import rank_path
+from maya.trace.format import read_rank
 from maya.trace.types import RecordKind
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

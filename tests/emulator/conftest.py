@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from maya.launch.environment import preloaded
-from maya.trace.format import RawRank, rank_path, read_rank
+from maya.launch.layout import rank_path
+from maya.trace.format import RawRank, read_rank
 from maya.trace.types import RecordKind
 
 # Begins the rank, runs the program, prints its `result` as the last line.

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maya.trace.format import HEADER, rank_path, read_rank
+from maya.launch.layout import HEADER, rank_path
+from maya.trace.format import read_rank
 from maya.trace.types import RecordKind
 
 pytest.importorskip("torch")

@@ -40,6 +40,10 @@ RanksOption = Annotated[
     ),
 ]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds before the run is given up.")]
+CacheOption = Annotated[
+    bool,
+    typer.Option("--cache/--no-cache", help="Use what was recorded of the same work before ($MAYA_CACHE)."),
+]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the prediction as JSON.")]
 PerfettoOption = Annotated[Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev.")]
 HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write a self-contained report.")]
@@ -73,16 +77,18 @@ def predict(
     module: ModuleOption = False,
     ranks: RanksOption = "auto",
     timeout: TimeoutOption = 600.0,
+    cache: CacheOption = True,
 ) -> None:
     """Predict one configuration: its verdict, iteration time, memory, and how sure that is.
 
     Exit code: 0 a prediction was made, 2 bad usage, 3 out of memory, 4 the script failed.
     """
+    from maya.cache import TraceCache
     from maya.clusters import load
     from maya.predict import Predictor
 
     job = _job(script, gpus, iterations, module, ranks, timeout)
-    with Predictor(load(cluster)) as predictor:
+    with Predictor(load(cluster), cache=TraceCache.default() if cache else None) as predictor:
         judgement = predictor.predict(job, out)
     _report(judgement, json, perfetto, html)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from maya import __version__
+from maya.cache import Recorded, TraceCache
 from maya.clusters.types import Cluster
 from maya.estimate import Estimator
 from maya.estimate.types import Estimates
@@ -42,8 +43,11 @@ class Predictor:
     Raises `maya.errors.MayaError` for what the user must mend: a CPU-only torch, a missing script.
     """
 
-    def __init__(self, cluster: Cluster, *, cores: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, *, cores: tuple[int, ...] | None = None, cache: TraceCache | None = None
+    ) -> None:
         self.cluster = cluster
+        self._cache = cache
         self._server = ForkServer(cluster, cores=cores)
 
     def __enter__(self) -> Predictor:
@@ -56,19 +60,35 @@ class Predictor:
         self._server.__exit__(kind, error, trace)
 
     def predict(self, job: Job, out: Path | None = None) -> Judgement:
-        """Runs `job` and judges it; rank traces stay in `out`, or go when it is None."""
+        """Runs `job` and judges it; rank traces stay in `out`, or go when it is None.
+
+        What the cache has recorded of the same work is judged instead, unless the rank traces are wanted.
+        """
+        started = time.perf_counter()
+        if self._cache and out is None and (recorded := self._cache.find(job, self.cluster)):
+            return self._judge_recorded(recorded, job, time.perf_counter() - started)
         with _directory(out) as directory:
             run = self._server.run(job, directory)
-            judgement = self._judge(run, job)
-        return judgement
+            trace = None
+            if run.status == "traced":
+                started = time.perf_counter()
+                trace = collate(run)
+                run = run.with_seconds({**run.seconds, "collate": time.perf_counter() - started})
+            if self._cache:
+                self._cache.keep(job, self.cluster, run, trace)
+        return self._judge(run, trace, job)
 
-    def _judge(self, run: Run, job: Job) -> Judgement:
-        if run.status != "traced":
+    def _judge_recorded(self, recorded: Recorded, job: Job, seconds: float) -> Judgement:
+        run = recorded.run.with_seconds({"cache": seconds})
+        judgement = self._judge(run, recorded.trace, job)
+        prediction = judgement.prediction
+        prediction = dataclasses.replace(prediction, notes=(*prediction.notes, recorded.note))
+        return dataclasses.replace(judgement, prediction=prediction)
+
+    def _judge(self, run: Run, trace: JobTrace | None, job: Job) -> Judgement:
+        if trace is None:
             return unsimulated(run, job)
-        started = time.perf_counter()
-        trace = collate(run)
-        seconds = {**run.seconds, "collate": time.perf_counter() - started}
-        judgement = judge_trace(trace, self.cluster, seconds)
+        judgement = judge_trace(trace, self.cluster, run.seconds)
         return dataclasses.replace(
             judgement, prediction=dataclasses.replace(judgement.prediction, command=_command(job))
         )

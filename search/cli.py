@@ -33,6 +33,10 @@ ResumeOption = Annotated[Path | None, typer.Option("--resume", metavar="DIR", he
 AddressOption = Annotated[str | None, typer.Option("--address", help="A running Ray cluster, or auto.")]
 ConcurrencyOption = Annotated[int | None, typer.Option("--concurrency", min=1, help="Trials at a time.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds a trial may take.")]
+CacheOption = Annotated[
+    bool,
+    typer.Option("--cache/--no-cache", help="Use what was recorded of the same work before ($MAYA_CACHE)."),
+]
 ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")]
 ScriptArgument = Annotated[str | None, typer.Argument(metavar="SCRIPT", show_default=False)]
 
@@ -51,6 +55,7 @@ def search(
     address: AddressOption = None,
     concurrency: ConcurrencyOption = None,
     timeout: TimeoutOption = 600.0,
+    cache: CacheOption = True,
     module: ModuleOption = False,
 ) -> None:
     """Find the best configuration of SCRIPT in a space, by prediction, without a GPU.
@@ -77,7 +82,7 @@ def search(
         directory = out or Path(f"maya-search-{datetime.now():%Y%m%d-%H%M%S}")
         journal = Journal.create(directory, plan.header())
     with journal:
-        raise typer.Exit(_search(plan, journal, directory, concurrency, timeout, address))
+        raise typer.Exit(_search(plan, journal, directory, concurrency, timeout, address, cache))
 
 
 def default_concurrency() -> int:
@@ -116,7 +121,13 @@ def _resume(
 
 
 def _search(
-    plan: Plan, journal: Journal, directory: Path, concurrency: int, timeout: float, address: str | None
+    plan: Plan,
+    journal: Journal,
+    directory: Path,
+    concurrency: int,
+    timeout: float,
+    address: str | None,
+    cache: bool,
 ) -> int:
     from maya.search.algorithms import sampler_for
     from maya.search.judging import ScriptJudges
@@ -132,7 +143,7 @@ def _search(
     for note in search.dominance.notes:
         console.print(note, highlight=False)
     script = plan.script if plan.module else str(Path(plan.script).resolve())
-    judges = ScriptJudges(script, plan.cluster, str(Path.cwd()), plan.module, timeout)
+    judges = ScriptJudges(script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache)
     began = time.monotonic()
     stopped = None
     with progress:

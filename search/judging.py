@@ -22,16 +22,18 @@ class ScriptJudges:
     directory: str  # where the script runs
     module: bool = False
     timeout_s: float = 600.0
+    cache: bool = True  # judge what is recorded of the same work already
 
     def __call__(self) -> AbstractContextManager[Judge]:
         return self._open()
 
     @contextmanager
     def _open(self) -> Iterator[Judge]:
+        from maya.cache import TraceCache
         from maya.predict import Predictor  # loads the emulator: only where trials run
 
         os.chdir(self.directory)
-        with Predictor(self.cluster) as predictor:
+        with Predictor(self.cluster, cache=TraceCache.default() if self.cache else None) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:
                 return predictor.predict(self.job(assignment)).prediction

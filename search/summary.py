@@ -34,14 +34,21 @@ def render_summary(experiment: Experiment, console: Console, written: Sequence[P
 def tally(experiment: Experiment) -> str:
     """How many points were asked, what became of them and why the search ended."""
     search, counts = experiment.search, experiment.search.counts
+    reused = sum(trial.outcome is not None and trial.outcome.reused for trial in search.trials)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.verdicts.items()))
     return (
         f"{len(search.trials)} configurations judged ({verdicts}) of {search.space.size:,} combinations; "
         f"{counts.asked} points proposed, {counts.duplicates} of them known already and "
         f"{counts.inadmissible} inadmissible; {counts.replayed} taken from the journal; "
+        f"{launched(search)} trials launched, {reused} judged by a trace from the cache; "
         f"ended: {search.ended or 'cut short'}; {experiment.wall_s:.0f} s, "
         f"{experiment.concurrency} at a time"
     )
+
+
+def launched(search: Search) -> int:
+    """Trials whose script ran, now or in an earlier part of this search."""
+    return sum(trial.outcome is not None and not trial.outcome.reused for trial in search.trials)
 
 
 def _answer(experiment: Experiment, best: Trial, console: Console) -> None:

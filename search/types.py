@@ -53,6 +53,11 @@ class Outcome:
         return float(lacking) / float(max(peak, 1)) if lacking else 0.0
 
     @property
+    def reused(self) -> bool:
+        """Whether its trace came from the cache: the script did not run."""
+        return "cache" in (self.prediction.get("stages_s") or {})
+
+    @property
     def message(self) -> str:
         return str(self.prediction.get("message") or "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ FLAGS = (
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )
+
+
+def pytest_configure() -> None:
+    os.environ["MAYA_CACHE"] = "off"  # what a test records is its own
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,9 @@ from maya.errors import MayaError
 # Names under which libraries and Triton look for what the emulator provides.
 ALIASES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 
+# Ranks share few cores: compile in the rank itself rather than in a pool of workers each.
+LAUNCH_DEFAULTS = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
 
 class LaunchError(MayaError):
     """This machine, this PyTorch or this script cannot be launched."""
@@ -82,10 +85,7 @@ def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:
     result["PYTORCH_NVML_BASED_CUDA_CHECK"] = (
         "1"  # asking the runtime how many devices there are forbids forking
     )
-    # Ranks share few cores: compile in the rank itself rather than in a pool of workers each.
-    result.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    result.setdefault("OMP_NUM_THREADS", "1")
-    return result
+    return LAUNCH_DEFAULTS | result
 
 
 def rank_environment(rank: int, world: int, gpus_per_node: int, port: int) -> dict[str, str]:
@@ -108,6 +108,18 @@ def rank_environment(rank: int, world: int, gpus_per_node: int, port: int) -> di
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "maya",
     }
+
+
+# Variables whose values in a rank are the launcher's, whatever the user's were.
+LAUNCH_VARIABLES = frozenset(
+    {
+        *rank_environment(0, 1, 1, 0),
+        "CUDA_VISIBLE_DEVICES",
+        "NVTX_INJECTION64_PATH",
+        "TRITON_LIBCUDA_PATH",
+        "PYTORCH_NVML_BASED_CUDA_CHECK",
+    }
+)
 
 
 def scratch_directory() -> tempfile.TemporaryDirectory[str]:

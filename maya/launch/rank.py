@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.launch import operators
+from maya.launch.readings import READINGS, SUFFIX
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -29,6 +30,7 @@ def main(request: dict[str, Any]) -> int:
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     _reseed()
+    READINGS.write_to(Path(request["outcome"]).with_suffix(SUFFIX))
     if ctypes.CDLL(None).maya_begin_rank(request["config"].encode()) != 0:
         return 1
     if absent := request.get("absent"):

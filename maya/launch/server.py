@@ -18,6 +18,7 @@ import traceback
 from typing import Any
 
 from maya.launch import operators
+from maya.launch.readings import READINGS
 
 # Modules that look at these while they are imported must be imported by each rank itself.
 RANK_VARIABLES = frozenset(
@@ -154,6 +155,7 @@ def warm(modules: list[str], path: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
+    READINGS.watch()
     connection = socket.socket(fileno=int(sys.argv[1]))
     Server(connection).serve()
 

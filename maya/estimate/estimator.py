@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from maya.clusters import Cluster, Device
-from maya.estimate import attention, collectives, convolution, gemm, kernels, memory
+from maya.estimate import attention, collectives, convolution, embedding, gemm, kernels, memory
 from maya.estimate.sustained import sustained_seconds
 from maya.estimate.types import Estimates, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
@@ -27,10 +28,12 @@ class Estimator:
     """Durations of operations on one cluster's devices and links.
 
     A pure function of its arguments: the same operations get the same answers, in any order and mix.
+    `reuse` tells of embedding tables how often a batch looks the same row up (see embedding.py).
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, reuse: embedding.Reuse = MappingProxyType({})) -> None:
         self._cluster = cluster
+        self._reuse = reuse
         self._gemm = gemm.GemmEstimator(cluster.device)
         self._answers: dict[Operation, _Answer] = {}
 
@@ -86,6 +89,9 @@ class Estimator:
         if attention.is_auxiliary(kernel):
             seconds, _ = memory.bytes_seconds(attention.auxiliary_bytes(kernel), device)
             return _Answer(seconds, Provenance.ROOFLINE)
+        lookup = embedding.recognise(kernel, kernels.row_item_bytes(kernel.name), self._reuse)
+        if lookup is not None:
+            return _Answer(*embedding.estimate_lookup(lookup, device))
         moved = kernels.traffic(kernel)
         if moved is None:
             return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")

@@ -116,7 +116,7 @@ def traffic(kernel: Kernel) -> Traffic | None:
     if "multi_tensor_apply" in kernel.name:
         return _multi_tensor(kernel)
     if "index_elementwise" in kernel.name and kernel.elements is not None:
-        return Traffic(kernel.elements * (2.0 * item_bytes(kernel.name.replace("long", "")) + 8), variant)
+        return Traffic(kernel.elements * (2.0 * row_item_bytes(kernel.name) + 8), variant)
     if _GATHER.search(kernel.name):
         return _gather(kernel)
     if operands is not None:
@@ -139,6 +139,11 @@ def item_bytes(name: str) -> int:
     """Bytes of one element, by the first type in the name; 4 (ATen's accumulation type) when none is there."""
     found = _ITEM.search(name)
     return 4 if found is None or found.lastgroup is None else _ITEM_BYTES[found.lastgroup]
+
+
+def row_item_bytes(name: str) -> int:
+    """Bytes of an element of what a kernel gathers; the type of its index is not that."""
+    return item_bytes(name.replace("long", "").replace("int64", ""))
 
 
 def _converts(name: str, item: int) -> bool:
@@ -207,7 +212,7 @@ def _chunked_elements(kernel: Kernel) -> tuple[float, bool]:
 def _gather(kernel: Kernel) -> Traffic | None:
     """Rows of a table are read and written once; the index names how many."""
     sizes = [size for size in kernel.operator.sizes if _numel(size)]
-    item = item_bytes(kernel.name.replace("long", ""))  # the index's type is not the rows'
+    item = row_item_bytes(kernel.name)
     if len(sizes) < 2:
         elements = _elements(kernel)
         return Traffic(2 * elements[0] * item, guessed=True)

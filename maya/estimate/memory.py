@@ -14,6 +14,10 @@ _PAGEABLE_BANDWIDTH = 8e9
 _COPY_SETUP_S = 1.5e-6
 
 
+# A kernel finds in L2 what the one before it wrote, but not its other operands: about half, an assumption.
+_WARM_SHARE = 0.5
+
+
 def floor_seconds(device: Device) -> float:
     """What the shortest kernel costs in a busy stream."""
     return float(fit_for("memory", device, "elementwise").coefficients["floor_s"])
@@ -22,8 +26,13 @@ def floor_seconds(device: Device) -> float:
 def bytes_seconds(moved: float, device: Device, variant: str = "elementwise") -> tuple[float, Provenance]:
     """Seconds of a kernel that reads and writes `moved` bytes; `variant` names the efficiency's fit."""
     fit = fit_for("memory", device, variant)
-    rate = device.memory_bandwidth * float(fit.coefficients["efficiency"])
-    return floor_seconds(device) + moved / rate, fit.provenance
+    efficiency = float(fit.coefficients["efficiency"])
+    cached_rate = max(float(fit.coefficients.get("cached_rate", efficiency)), efficiency)
+    held = _WARM_SHARE / (
+        1 + (moved / device.l2_bytes) ** 2
+    )  # in L2; the shape is fitted, scripts/fit/memory
+    seconds = moved / device.memory_bandwidth * (held / cached_rate + (1 - held) / efficiency)
+    return floor_seconds(device) + seconds, fit.provenance
 
 
 def copy_seconds(copy: Memcpy, device: Device) -> tuple[float, Provenance]:

@@ -109,7 +109,7 @@ def _newer(row: Row) -> bool:
 def _software(row: Row) -> dict[str, Any]:
     """What the framework of that source fuses: flags of Megatron-LM."""
     if _newer(row):
-        return {"--attention-backend": "fused", "--cross-entropy-loss-fusion": True}
+        return {"--attention-backend": "fused"}
     if "functional test" in row.text("framework"):
         return {"--no-gradient-accumulation-fusion": True}  # each test case's model_config.yaml says so
     # Megatron-LM before 2022 and its DeepSpeed fork add each weight's gradient to what is there.

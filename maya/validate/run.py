@@ -29,7 +29,7 @@ from maya.validate.traces import TraceStore, Unjudged
 COLUMNS = (
     "id", "verdict", "predicted_iteration_time_s", "measured_iteration_time_s", "error", "reason",
 )  # fmt: skip
-ROW_SECONDS = 300.0
+ROW_SECONDS = 600.0
 
 
 def select(rows: list[Row], source: str | None, sample: int | None, seed: int) -> list[Row]:
@@ -138,6 +138,7 @@ def _record(mapped: Mapped, inputs: Inputs, store: TraceStore) -> JobTrace | Unj
             argv=mapped.argv,
             world=mapped.world,
             environment=dict(mapped.environment),
+            ranks="representatives",  # a row's other ranks do the same work
             timeout_s=ROW_SECONDS,
         )
     )

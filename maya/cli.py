@@ -249,7 +249,8 @@ def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path
     if json is not None:
         write_json(prediction, json)
     if judgement.timeline is not None and perfetto is not None:
-        write_perfetto(judgement.trace, judgement.timeline, perfetto, judgement.estimates)
+        device = judgement.cluster.device
+        write_perfetto(judgement.trace, judgement.timeline, perfetto, judgement.estimates, device)
     if judgement.timeline is not None and html is not None:
         write_html(prediction, judgement.trace, judgement.timeline, judgement.estimates, html)
     ranks = judgement.trace.ranks if judgement.trace is not None else ()

@@ -18,7 +18,7 @@ from maya.estimate import Estimator
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
 from maya.launch.types import Job, Run
-from maya.simulate import build_network, place, simulate, summarise
+from maya.simulate import build_network, place, simulate, simulate_without_host, summarise
 from maya.simulate.types import Prediction, Timeline, Verdict
 from maya.simulate.whatif import WhatIf
 from maya.trace import collate
@@ -35,6 +35,7 @@ class Judgement:
     trace: JobTrace | None = None
     estimates: Estimates | None = None
     timeline: Timeline | None = None
+    cluster: Cluster | None = None
 
 
 class Predictor:
@@ -116,8 +117,9 @@ def judge_trace(
     estimated = time.perf_counter()
     network = build_network(trace, estimates.use, cluster)
     timeline = simulate(trace, estimates.seconds, cluster, iterations=iterations, network=network)
+    without_host = simulate_without_host(trace, estimates.seconds, cluster, iterations, network)
     simulated = time.perf_counter()
-    prediction = summarise(trace, timeline, estimates, cluster)
+    prediction = summarise(trace, timeline, estimates, cluster, without_host)
     incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]
     verdict: Verdict = "INCOMPLETE" if incomplete else "FITS"
     prediction = dataclasses.replace(
@@ -133,7 +135,7 @@ def judge_trace(
         },
         version=__version__,
     )
-    return Judgement(prediction, trace, estimates, timeline)
+    return Judgement(prediction, trace, estimates, timeline, cluster)
 
 
 def _command(job: Job) -> tuple[str, ...]:

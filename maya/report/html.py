@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from maya.estimate.types import Estimates, Provenance
 from maya.report.labels import category, duration, label, operator_name, ranges, size
+from maya.report.plots import steps, thinned
 from maya.report.slices import device_rows, host_slices
 from maya.report.terminal import SURENESS
 from maya.simulate.types import Activity, Prediction, RankTimeline, Timeline
@@ -68,7 +69,10 @@ def write_html(
         classes=_classes(trace, timeline, window),
         activities=[name for _, name in ACTIVITIES.values()],
         operations=_operations(trace, timeline, estimates, window),
-        communicators=_communicators(trace, timeline, window),
+        communication=_communication(prediction),
+        path=_path(prediction),
+        busy=_busy_line(prediction),
+        memory=_memory_line(prediction),
         drawing=_script_json(_drawing(trace, timeline, window)),
         undrawn=max(0, len(trace.ranks) - DRAWN_CLASSES),
         iteration_s=window.length / 1e9,
@@ -184,35 +188,48 @@ def _device_time(
     return seconds, counts
 
 
-def _communicators(trace: JobTrace, timeline: Timeline, window: Window) -> list[dict[str, Any]]:
-    """What each communicator carries in an iteration, mean over the classes that take part."""
-    found = []
-    for index, communicator in enumerate(trace.communicators):
-        calls: defaultdict[str, float] = defaultdict(float)
-        volume = seconds = 0.0
-        parties = 0
-        for rank, times in zip(trace.ranks, timeline.ranks, strict=True):
-            rows = device_rows(rank)
-            rows = rows[rank.records["communicator"][rows] == index]
-            parties += len(rows) > 0
-            for operation in rank.records["operation"][rows].tolist():
-                collective = trace.operations[operation]
-                if isinstance(collective, Collective):
-                    calls[collective.collective] += 1
-                    volume += collective.bytes
-            seconds += float((times.end - times.start)[window.iteration][rows].sum()) / 1e9
-        if parties:
-            found.append(
-                {
-                    "members": ranges(communicator.members),
-                    "size": len(communicator.members),
-                    "instances": communicator.instances,
-                    "calls": ", ".join(f"{count / parties:.4g} {name}" for name, count in calls.items()),
-                    "bytes": volume / parties,
-                    "seconds": seconds / parties,
-                }
-            )
-    return sorted(found, key=lambda row: -row["seconds"])
+def _communication(prediction: Prediction) -> list[dict[str, Any]]:
+    return [
+        {
+            "total": total,
+            "members": ranges(total.members),
+            "calls": f"{total.calls:.4g} {total.collective}",
+            "waiting": total.waiting_s / total.seconds if total.seconds > 0 else 0.0,
+        }
+        for total in prediction.communication
+    ]
+
+
+# -- lines over time ------------------------------------------------------------------------------------
+
+
+def _path(prediction: Prediction) -> list[dict[str, Any]]:
+    total = sum(prediction.critical_path_s.values()) or 1.0
+    return [
+        {"name": name, "seconds": seconds, "share": seconds / total}
+        for name, seconds in prediction.critical_path_s.items()
+    ]
+
+
+def _busy_line(prediction: Prediction) -> str:
+    busy = thinned(prediction.sm_busy)
+    return steps(list(range(len(busy))), busy, len(busy), 1.0)
+
+
+def _memory_line(prediction: Prediction) -> dict[str, Any] | None:
+    """Of the rank that takes most."""
+    lines = prediction.memory_timeline
+    if not lines:
+        return None
+    rank = max(lines, key=lambda name: max(taken for _, taken in lines[name]))
+    places, taken = [place for place, _ in lines[rank]], [count for _, count in lines[rank]]
+    until = max(float(int(places[-1]) + 1), 1.0)
+    return {
+        "rank": rank,
+        "points": steps(places, taken, until, max(taken)),
+        "most": max(taken),
+        "until": until,
+    }
 
 
 # -- the drawing ----------------------------------------------------------------------------------------

@@ -14,26 +14,32 @@ from typing import TextIO
 
 import numpy as np
 
+from maya.clusters.types import Device
 from maya.estimate.types import Estimates, Provenance
 from maya.report.labels import DEVICE_WORK, category, details, label
 from maya.report.slices import device_rows, host_slices
+from maya.simulate.results import MILLISECOND_NS, memory_timeline, sm_busy
 from maya.simulate.types import RankTimeline, Timeline
-from maya.trace.types import JobTrace, RankTrace, RecordKind
+from maya.trace.types import JobTrace, Operation, RankTrace, RecordKind
 
 HOST_TRACK = 0  # a stream's track is its number + 1
 
 
 def write_perfetto(
-    trace: JobTrace, timeline: Timeline, path: Path, estimates: Estimates | None = None
+    trace: JobTrace,
+    timeline: Timeline,
+    path: Path,
+    estimates: Estimates | None = None,
+    device: Device | None = None,
 ) -> None:
     """Writes every simulated iteration; compressed when the name ends in `.gz`.
 
-    `estimates` adds to each operation where its duration came from.
+    `estimates` adds to each operation where its duration came from, `device` the multiprocessors in use.
     """
     with _open(path) as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         separator = ""
-        for event in _events(trace, timeline, estimates):
+        for event in _events(trace, timeline, estimates, device):
             file.write(separator + event)
             separator = ",\n"
         file.write("\n]}\n")
@@ -45,12 +51,17 @@ def _open(path: Path) -> TextIO:
     return path.open("w", encoding="utf-8")
 
 
-def _events(trace: JobTrace, timeline: Timeline, estimates: Estimates | None) -> Iterator[str]:
+def _events(
+    trace: JobTrace, timeline: Timeline, estimates: Estimates | None, device: Device | None
+) -> Iterator[str]:
     names = _Names(trace, estimates)
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
     flow = 0
     for number, (rank, times) in enumerate(zip(trace.ranks, timeline.ranks, strict=True)):
         yield from _metadata(rank, int(sizes[number]), number)
+        yield from _memory(rank, timeline)
+        if device is not None:
+            yield from _busy(rank, times, trace.operations, device, timeline)
         for iteration in range(times.start.shape[0]):
             yield from _host(rank, times, iteration, trace)
             yield from _device(rank, times, iteration, names)
@@ -74,6 +85,34 @@ def _metadata(rank: RankTrace, ranks: int, order: int) -> Iterator[str]:
 def _meta(pid: int, tid: int | None, name: str, args: dict[str, str | int]) -> str:
     thread = {} if tid is None else {"tid": tid}
     return json.dumps({"ph": "M", "pid": pid, **thread, "name": name, "args": args}, ensure_ascii=False)
+
+
+def _busy(
+    rank: RankTrace,
+    times: RankTimeline,
+    operations: tuple[Operation, ...],
+    device: Device,
+    timeline: Timeline,
+) -> Iterator[str]:
+    """A counter: share of the device's multiprocessors in use, each millisecond."""
+    end = int(timeline.iteration_end_ns[-1])
+    for number, share in enumerate(sm_busy(rank, times, operations, device, 0, end).tolist()):
+        yield _counter(rank.rank, "multiprocessors in use", number * MILLISECOND_NS, round(share, 4))
+
+
+def _memory(rank: RankTrace, timeline: Timeline) -> Iterator[str]:
+    """A counter: device memory taken, of as many of the last recorded steps as were simulated."""
+    line = memory_timeline(rank)
+    bounds = [0, *timeline.iteration_end_ns.tolist()]
+    before = max((int(place) for place, _ in line), default=0) + 2 - len(bounds)  # steps that are not shown
+    for place, taken in line:
+        step, part = divmod(max(0.0, place - max(before, 0)), 1.0)
+        first, last = bounds[int(step)], bounds[int(step) + 1]
+        yield _counter(rank.rank, "device memory", round(first + part * (last - first)), taken)
+
+
+def _counter(pid: int, name: str, ns: int, value: float) -> str:
+    return f'{{"ph":"C","pid":{pid},"ts":{_us(ns)},"name":"{name}","args":{{"value":{value}}}}}'
 
 
 class _Names:

@@ -57,6 +57,8 @@ def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator
     if prediction.hardware_flops_utilization is not None:
         share = 100 * prediction.hardware_flops_utilization
         yield "utilization", Text(f"{share:.1f} % of the device's peak FLOP/s (HFU)")
+    yield from _critical_path(prediction)
+    yield from _communication(prediction)
     if prediction.pipeline_bubble is not None:
         yield "pipeline", Text(f"{100 * prediction.pipeline_bubble:.1f} % of the iteration is bubble")
     if prediction.ranks:
@@ -94,6 +96,25 @@ def _breakdown(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]
         text.append(f"{name} {duration(parts[key])} ({100 * parts[key] / total:.0f} %)   ")
     text.rstrip()
     yield "breakdown", text
+
+
+def _critical_path(prediction: Prediction) -> Iterator[tuple[str, Text]]:
+    total = sum(prediction.critical_path_s.values())
+    shares = [(name, seconds / total) for name, seconds in prediction.critical_path_s.items() if total > 0]
+    if shares:
+        parts = [f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005]
+        yield "critical path", Text(", ".join(parts))
+    if prediction.host_bound_s is not None and prediction.host_bound_s >= 0.005 * total:
+        yield "host", Text(f"{duration(prediction.host_bound_s)} of the iteration are waits for the host")
+
+
+def _communication(prediction: Prediction) -> Iterator[tuple[str, Text]]:
+    lines = tuple(
+        f"{total.calls:.4g} {total.collective} among {len(total.members)} ranks, {size(total.bytes)}: "
+        f"{duration(total.seconds)}, of it {duration(total.waiting_s)} waiting"
+        for total in prediction.communication
+    )
+    yield from _listed("communication", lines, "")
 
 
 def _memory(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:

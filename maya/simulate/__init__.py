@@ -5,8 +5,16 @@ The semantics are CUDA's (docs/simulation.md); where the durations came from is 
 
 from maya.simulate.network import build_network
 from maya.simulate.placement import place
-from maya.simulate.simulation import simulate
+from maya.simulate.simulation import simulate, simulate_without_host
 from maya.simulate.summary import summarise
 from maya.simulate.types import HostCosts, SimulationError
 
-__all__ = ["HostCosts", "SimulationError", "build_network", "place", "simulate", "summarise"]
+__all__ = [
+    "HostCosts",
+    "SimulationError",
+    "build_network",
+    "place",
+    "simulate",
+    "simulate_without_host",
+    "summarise",
+]

@@ -11,7 +11,7 @@ from maya.clusters.types import Cluster, Device
 from maya.simulate import _core
 from maya.simulate.network import ONE, Network, no_network
 from maya.simulate.program import Program, build_program
-from maya.simulate.types import Activity, HostCosts, RankTimeline, SimulationError, Timeline
+from maya.simulate.types import PATH, Activity, HostCosts, RankTimeline, SimulationError, Timeline
 from maya.trace.types import Collective, JobTrace, RecordKind
 
 TRANSFER_CHANNELS: Final = 2  # of a send or receive: NCCL's p2p channels per peer between two devices
@@ -47,12 +47,30 @@ def simulate(
     results["iteration_end"] = np.zeros(iterations, np.int64)
     results["activity"] = np.zeros(iterations * len(trace.ranks) * len(Activity), np.int64)
     scalars = _scalars(program, cluster, host, iterations)
-    events, stuck = _core.run({**program.arrays, **network.arrays, **scalars}, results)
+    events, stuck, path = _core.run({**program.arrays, **network.arrays, **scalars}, results)
     if stuck:
         raise SimulationError(_deadlock(trace, program, stuck))
     ranks = _rank_timelines(trace, program, results, iterations) if keep_timeline else ()
     activity = results["activity"].reshape(iterations, len(trace.ranks), -1)
-    return Timeline(ranks, results["iteration_end"], activity, events)
+    critical_path = _critical_path(program, path) if keep_timeline else None
+    return Timeline(ranks, results["iteration_end"], activity, events, critical_path)
+
+
+def _critical_path(program: Program, path: list[tuple[int, int, int, int]]) -> NDArray[np.void]:
+    """dtype PATH, first step first."""
+    steps = np.array([(begin, end, 0, call, stretch) for begin, end, call, stretch in reversed(path)], PATH)
+    begin = program.arrays["rank_begin"].astype(np.int64)
+    steps["rank"] = np.searchsorted(begin, steps["row"], side="right") - 1
+    steps["row"] -= begin[steps["rank"]]
+    return steps
+
+
+def simulate_without_host(
+    trace: JobTrace, durations_s: NDArray[np.float64], cluster: Cluster, iterations: int, network: Network
+) -> Timeline:
+    """The same job with hosts that take no time, without a timeline: what is left is the devices' own."""
+    instant = cluster.model_copy(update={"host_speed": float("inf")})
+    return simulate(trace, durations_s, instant, iterations, network=network, keep_timeline=False)
 
 
 def _scalars(program: Program, cluster: Cluster, host: HostCosts, iterations: int) -> dict[str, int]:

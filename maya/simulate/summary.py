@@ -9,22 +9,30 @@ from numpy.typing import NDArray
 
 from maya.clusters.types import Cluster, Device
 from maya.estimate.types import Estimates, Provenance
+from maya.simulate import results
 from maya.simulate.types import Activity, Breakdown, Prediction, Timeline
 from maya.trace.types import Collective, Convolution, Gemm, JobTrace, Kernel, Operation
 
 _NANO: Final = 1e-9
 
 
-def summarise(trace: JobTrace, timeline: Timeline, estimates: Estimates, cluster: Cluster) -> Prediction:
+def summarise(
+    trace: JobTrace,
+    timeline: Timeline,
+    estimates: Estimates,
+    cluster: Cluster,
+    without_host: Timeline | None = None,
+) -> Prediction:
     """The figures of the steady iterations: all but the first, which starts cold (the first if it is alone).
 
-    The verdict is FITS; whoever knows what was not covered lowers it.
+    `without_host` is the job with hosts that take no time: it tells a pipeline's bubble from waiting for
+    slow hosts. The verdict is FITS; whoever knows what was not covered lowers it.
     """
-    steady = slice(1, None) if len(timeline.iteration_end_ns) > 1 else slice(None)
+    steady = _steady(timeline)
     iterations = timeline.iterations_ns[steady] * _NANO
     activity = timeline.activity_ns[steady].mean(axis=0) * _NANO  # [ranks, activities]
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks)).astype(np.float64)
-    mean = np.average(activity, axis=0, weights=sizes)
+    mean = _mean_activity(timeline, sizes)
     iteration = float(iterations.mean())
     return Prediction(
         verdict="FITS",
@@ -40,12 +48,34 @@ def summarise(trace: JobTrace, timeline: Timeline, estimates: Estimates, cluster
             "unique": len(trace.ranks),
         },
         provenance=_provenance(trace, estimates, sizes, float(mean[Activity.IDLE]), iteration),
-        pipeline_bubble=_pipeline_bubble(trace, mean, iteration),
+        pipeline_bubble=_pipeline_bubble(trace, without_host or timeline, sizes),
+        waiting_s=float(mean[Activity.WAITING]),
+        host_bound_s=None if without_host is None else max(0.0, iteration - _iteration_s(without_host)),
+        critical_path_s=results.critical_path_s(trace, timeline),
+        communication=results.communication(trace, timeline),
+        sm_busy=results.mean_sm_busy(trace, timeline, cluster.device),
+        memory_timeline={
+            str(rank.rank): line for rank in trace.ranks if (line := results.memory_timeline(rank))
+        },
         breakdown_by_rank_s={
             str(rank.rank): _breakdown(own) for rank, own in zip(trace.ranks, activity, strict=True)
         },
         notes=_notes(timeline),
     )
+
+
+def _steady(timeline: Timeline) -> slice:
+    return slice(1, None) if len(timeline.iteration_end_ns) > 1 else slice(None)
+
+
+def _iteration_s(timeline: Timeline) -> float:
+    return float(timeline.iterations_ns[_steady(timeline)].mean()) * _NANO
+
+
+def _mean_activity(timeline: Timeline, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[activities] Seconds of an iteration, mean over ranks."""
+    activity = timeline.activity_ns[_steady(timeline)].mean(axis=0) * _NANO  # [ranks, activities]
+    return np.asarray(np.average(activity, axis=0, weights=sizes), np.float64)
 
 
 def _breakdown(activity: NDArray[np.float64]) -> Breakdown:
@@ -140,10 +170,13 @@ def _provenance(
     return {**shares, "measured_host": host}
 
 
-def _pipeline_bubble(trace: JobTrace, activity: NDArray[np.float64], iteration_s: float) -> float | None:
+def _pipeline_bubble(trace: JobTrace, timeline: Timeline, sizes: NDArray[np.float64]) -> float | None:
     """Share of the iteration in which a rank has no work and moves no data, of jobs with point-to-point
-    transfers: idle, or in communication kernels that all wait for peers. Mean over ranks."""
+    transfers: idle, or in communication kernels that all wait for peers. Mean over ranks. Of a timeline
+    without host time it counts nothing that waits for a host."""
     p2p = any(isinstance(op, Collective) and op.peer is not None for op in trace.operations)
+    iteration_s = _iteration_s(timeline)
     if not p2p or iteration_s <= 0:
         return None
+    activity = _mean_activity(timeline, sizes)
     return float(activity[Activity.IDLE] + activity[Activity.WAITING]) / iteration_s

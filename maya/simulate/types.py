@@ -41,6 +41,26 @@ class Activity(IntEnum):
     IDLE = 4  # nothing on the device
 
 
+class Stretch(IntEnum):
+    """What a step of the critical path is spent on; mirrors `Stretch` in core/program.h."""
+
+    DEVICE = 0
+    LAUNCH = 1  # from the call to the device's start
+    HOST = 2
+
+
+# One step of the critical path: nothing after it could be earlier unless it were shorter.
+PATH = np.dtype(
+    [
+        ("begin_ns", np.int64),
+        ("end_ns", np.int64),
+        ("rank", np.int32),  # class of ranks
+        ("row", np.int64),  # its record; of a stretch of host calls the last
+        ("stretch", np.uint8),  # Stretch
+    ]
+)
+
+
 @dataclass(frozen=True)
 class RankTimeline:
     """Integer nanoseconds, one entry per record of the rank's iteration, for each simulated iteration.
@@ -67,6 +87,7 @@ class Timeline:
     iteration_end_ns: NDArray[np.int64]  # [iterations]: when all work of all ranks up to its step had ended
     activity_ns: NDArray[np.int64]
     events: int = 0  # calls issued, work ended and transfers ended
+    critical_path: NDArray[np.void] | None = None  # dtype PATH, of the last iteration, in order of time
 
     @property
     def iterations_ns(self) -> NDArray[np.int64]:
@@ -82,6 +103,20 @@ class Breakdown:
     exposed_communication: float
     overlapped: float  # compute and communication at once
     idle: float
+
+
+@dataclass(frozen=True)
+class CommunicationTotal:
+    """One collective on one communicator in an iteration, of a rank that takes part, mean over these."""
+
+    communicator: int  # index into JobTrace.communicators
+    collective: str
+    members: tuple[int, ...]  # of one instance
+    instances: int
+    calls: float
+    bytes: float  # of the larger buffer, summed over calls
+    seconds: float  # from each call's start on the device to its end
+    waiting_s: float  # of that, for parties that came later
 
 
 @dataclass(frozen=True)
@@ -101,6 +136,12 @@ class Prediction:
     message: str = ""  # why, when the verdict is not FITS
     shortfall_bytes: int | None = None  # OOM: what the refused allocation lacked
     pipeline_bubble: float | None = None  # share of the iteration, of jobs with point-to-point transfers
+    waiting_s: float | None = None  # of exposed communication: for ranks that came later
+    host_bound_s: float | None = None  # what the iteration would be shorter by if hosts took no time
+    critical_path_s: dict[str, float] = field(default_factory=dict)  # by kind of operation, "host", "launch"
+    communication: tuple[CommunicationTotal, ...] = ()
+    sm_busy: tuple[float, ...] = ()  # share of multiprocessors in use in each millisecond, mean over ranks
+    memory_timeline: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # by rank
     breakdown_by_rank_s: dict[str, Breakdown] = field(default_factory=dict)  # by representative's rank
     notes: tuple[str, ...] = ()
     version: str = ""

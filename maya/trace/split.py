@@ -62,7 +62,7 @@ class _Table:
         if len(members) != communicator.instances or (members < 0).any():
             raise TraceError(
                 f"communicator {communicator.id} of {len(communicator.members)} ranks stands for "
-                f"{communicator.instances}, not all of whose members are known; record the job with --all-ranks"
+                f"{communicator.instances}, not all of whose members are known; record the job with --ranks all"
             )
         if len(np.unique(members)) != members.size:
             raise TraceError(f"communicator {communicator.id}: a rank is in two of its instances")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from maya.estimate.types import Estimates, Provenance
-from maya.simulate.types import Activity, Breakdown, Prediction, RankTimeline, Timeline
+from maya.simulate.types import Activity, Breakdown, CommunicationTotal, Prediction, RankTimeline, Timeline
 from maya.trace.types import (
     RECORD,
     Collective,
@@ -132,5 +132,11 @@ def sample() -> Sample:
         stages_s={"launch": 2.1, "emulate": 4.4, "collate": 0.2, "estimate": 0.03, "simulate": 0.01},
         version="0.1.0",
         command=("pretrain.py", "--layers", "6"),
+        waiting_s=0.002,
+        host_bound_s=0.001,
+        critical_path_s={"gemm": 0.03, "all_reduce": 0.008, "host": 0.002},
+        communication=(CommunicationTotal(0, "all_reduce", (0, 1), 2, 6.0, 24 << 20, 0.0054, 0.0018),),
+        sm_busy=tuple(0.5 + 0.4 * (number % 3 == 0) for number in range(40)),
+        memory_timeline={"0": ((0.0, 1 << 30), (0.5, 40 << 30), (1.0, 61 << 30)), "2": ((0.0, 1 << 30),)},
     )
     return Sample(prediction, trace, timeline, estimates)

@@ -7,12 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from maya.clusters import load
 from maya.report import write_perfetto
 from maya.trace.types import RecordKind
 
 REQUIRED = {
     "X": {"ts", "dur", "tid"},
     "M": {"args"},
+    "C": {"ts", "args"},
     "i": {"ts", "tid", "s"},
     "s": {"ts", "tid", "id"},
     "f": {"ts", "tid", "id", "bp"},
@@ -22,7 +24,7 @@ REQUIRED = {
 @pytest.fixture(scope="module")
 def events(sample, tmp_path_factory):
     path = tmp_path_factory.mktemp("perfetto") / "trace.json"
-    write_perfetto(sample.trace, sample.timeline, path, sample.estimates)
+    write_perfetto(sample.trace, sample.timeline, path, sample.estimates, load("dgx-h100").device)
     return json.loads(path.read_text())["traceEvents"]
 
 
@@ -50,6 +52,13 @@ def test_a_process_a_rank_and_a_named_track_a_stream(events):
     assert {named[0, tid] for tid in (0, 1, 8, 10)} == {"host", "default stream", "stream 7", "stream 9"}
     used = {(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}
     assert used <= named.keys()
+
+
+def test_multiprocessors_in_use_are_a_counter_of_each_rank(sample, events):
+    counted = [event for event in events if event["ph"] == "C" and event["pid"] == 0]
+    assert [event["ts"] for event in counted] == [1000.0 * number for number in range(120)]
+    assert all(0 <= event["args"]["value"] <= 1 for event in counted)
+    assert max(event["args"]["value"] for event in counted) == 1
 
 
 def test_every_device_operation_of_every_iteration_is_there(sample, events):

@@ -42,6 +42,18 @@ def test_page_shows_answer_and_timeline_without_console_errors(
     assert console_errors() == []
 
 
+def test_page_shows_critical_path_communication_and_lines_over_time(page, open_page):
+    browser = open_page(page)
+    assert "gemm 30.0 ms 75.0 %" in browser.find_element("id", "path").text
+    assert (
+        "0-1" in browser.find_element("id", "communicators").text
+        or "0, 1" in browser.find_element("id", "communicators").text
+    )
+    for name in ("busy", "memory"):
+        line = browser.find_element("css selector", f"#{name} polyline")
+        assert line.size["width"] > 200 and line.size["height"] > 10
+
+
 def test_pointing_at_a_slice_names_it_and_zoom_keeps_it_drawn(page, open_page, console_errors):
     browser = open_page(page)
     for button in ("in", "in", "out", "all"):

@@ -132,20 +132,31 @@ def test_native_core_equals_the_reference(
     assert (timeline.activity_ns.sum(axis=2) == timeline.iterations_ns[:, None]).all()
 
 
-@settings(max_examples=100, deadline=None)
-@given(job=jobs())
-def test_nothing_happens_before_its_cause(ideal_cluster: Cluster, job: JobBuilder) -> None:
+@settings(max_examples=200, deadline=None)
+@given(job=jobs(), network=st.none() | networks(), costs=COSTS)
+def test_nothing_happens_before_its_cause(
+    ideal_cluster: Cluster, job: JobBuilder, network: Network | None, costs: tuple[int, int]
+) -> None:
     trace = job.build()
+    host = HostCosts(launch_s=costs[0] * 1e-9, queue_depth=costs[1])
     try:
-        timeline = simulate(trace, job.durations_s, ideal_cluster)
+        timeline = simulate(trace, job.durations_s, ideal_cluster, network=network, host=host)
     except SimulationError:
         return
+    path = timeline.critical_path
+    assert path is not None
+    ends = [*timeline.iteration_end_ns.tolist()][-2:]
+    if len(path):
+        assert [path["begin_ns"][0], path["end_ns"][-1]] == ends
+        assert (path["begin_ns"][1:] == path["end_ns"][:-1]).all()
+    else:
+        assert ends[0] == ends[1]
     for rank, own in zip(trace.ranks, timeline.ranks, strict=True):
         assert (own.start >= own.issued).all() and (own.end >= own.start).all()
         waits = np.flatnonzero(
             (rank.records["wait"] >= 0) & (rank.records["wait"] < np.arange(own.end.shape[1]))
         )
         assert (own.end[:, waits] >= own.end[:, rank.records["wait"][waits]]).all()
-    again = simulate(trace, job.durations_s, ideal_cluster)
+    again = simulate(trace, job.durations_s, ideal_cluster, network=network, host=host)
     for one, other in zip(timeline.ranks, again.ranks, strict=True):
         assert (one.end == other.end).all()

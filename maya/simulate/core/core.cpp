@@ -81,6 +81,7 @@ Results results_of(const nb::dict& fields) {
   return results;
 }
 
+using PathRow = std::tuple<Nanoseconds, Nanoseconds, std::uint32_t, std::uint8_t>;
 using StuckRow = std::tuple<std::uint32_t, std::uint32_t, std::int64_t>;
 
 }  // namespace
@@ -94,14 +95,17 @@ NB_MODULE(_core, m) {
         const Program program = program_of(program_fields);
         const Results results = results_of(result_fields);
         std::vector<StuckRow> stuck;
+        std::vector<PathRow> path;
         std::uint64_t processed = 0;
         {
           nb::gil_scoped_release unlocked;
           Engine engine(program, results);
           for (const Stuck& one : engine.run()) stuck.emplace_back(one.rank, one.call, one.stream);
           processed = engine.events();
+          for (const PathStep& step : engine.critical_path())
+            path.emplace_back(step.begin, step.end, step.call, static_cast<std::uint8_t>(step.stretch));
         }
-        return std::tuple(processed, stuck);
+        return std::tuple(processed, stuck, path);
       },
       nb::arg("program"), nb::arg("results"));
 }

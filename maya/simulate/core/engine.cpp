@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
 
 namespace maya::simulate {
 
@@ -19,6 +20,11 @@ Engine::Engine(const Program& program, const Results& results)
       network_(program_, queue_, static_cast<std::uint32_t>(program.stream_flags.size())) {
   copy_calls(program);
   make_streams(program);
+  if (results.start.size() >= std::numeric_limits<Place>::max())
+    throw std::length_error("a timeline of more than 2^32 calls; simulate fewer iterations");
+  for (auto* places : {&causes_.start, &causes_.resumed, &causes_.last}) places->resize(results.start.size());
+  causes_.iteration.resize(program.iterations);
+  causes_.stepped.resize(program.iterations);
 }
 
 // One cache line holds all that the engine asks of a call.
@@ -76,7 +82,9 @@ void Engine::dispatch(EventQueue::Event event) {
   } else if (event.entity < streams + transfers) {
     if (network_.is_due(event.entity - streams, now_)) end_transfer(event.entity - streams);
   } else {
-    piece_ended(ranks_[event.entity - streams - transfers].steps_ended++);
+    const std::uint32_t rank = event.entity - streams - transfers;
+    causes_.stepped[ranks_[rank].steps_ended] = rank;
+    piece_ended(ranks_[rank].steps_ended++, 0);
   }
 }
 
@@ -184,8 +192,9 @@ bool Engine::synchronise_device(std::uint32_t rank_index, Rank& rank) {
   return true;
 }
 
-void Engine::resume_host(std::uint32_t rank_index) {
+void Engine::resume_host(std::uint32_t rank_index, Place by) {
   Rank& rank = ranks_[rank_index];
+  if (timeline_ && rank.host_time < now_) causes_.resumed[place(rank_index, rank.call, rank.iteration)] = by;
   rank.waits_stream = rank.waits_event = kNone;
   rank.host_time = std::max(rank.host_time, now_);
   run_host(rank_index);
@@ -205,13 +214,20 @@ void Engine::advance(std::uint32_t index) {
       return;
     }
     if (blocked(index, stream, item, call)) return;
-    if (timeline_) results_.start[place(stream.rank, item.call, item.iteration)] = now_;
+    if (timeline_) note_start(stream, item);
     if (call.action <= Action::kTransfer) {
       begin(index, stream, call);
       return;
     }
     finish(index);
   }
+}
+
+void Engine::note_start(Stream& stream, const Item& item) {
+  const std::size_t at = place(stream.rank, item.call, item.iteration);
+  results_.start[at] = now_;
+  causes_.start[at] = stream.woken_by != 0 ? stream.woken_by : item.ready < now_ ? stream.before : 0;
+  stream.woken_by = 0;
 }
 
 bool Engine::blocked(std::uint32_t index, Stream& stream, const Item& item, const Call& call) {
@@ -254,7 +270,8 @@ void Engine::begin(std::uint32_t index, Stream& stream, const Call& call) {
   occupy(stream.rank, occupied_by(call));
   stream.due = kNever;
   stream.pending = static_cast<std::uint32_t>(call.count);
-  for (std::int32_t i = 0; i < call.count; ++i) arrive(program_.transfers[call.link + i]);
+  const Place self = placed(stream.rank, head(stream).call, head(stream).iteration);
+  for (std::int32_t i = 0; i < call.count; ++i) arrive(program_.transfers[call.link + i], self);
 }
 
 // Work ends `left` from now at the rank's present rate.
@@ -287,7 +304,9 @@ void Engine::finish(std::uint32_t index) {
   const Item item = head(stream);
   const Call& call = calls_[item.call];
   Rank& rank = ranks_[stream.rank];
-  if (timeline_) results_.end[place(stream.rank, item.call, item.iteration)] = now_;
+  const Place self = placed(stream.rank, item.call, item.iteration);
+  if (timeline_) results_.end[self - 1] = now_;
+  stream.before = self;
   if (call.action == Action::kWork) {
     touch(rank);
     --rank.computing;
@@ -299,46 +318,50 @@ void Engine::finish(std::uint32_t index) {
   ++events_;
   ++stream.completed;
   stream.state = StreamState::kIdle;
-  piece_ended(item.iteration);
+  piece_ended(item.iteration, self);
   if (call.action == Action::kEventRecord)
-    record_event(static_cast<std::uint32_t>(call.link), stream.rank);
+    record_event(static_cast<std::uint32_t>(call.link), stream.rank, self);
   if (rank.waits_stream == index && static_cast<std::int32_t>(stream.completed - rank.waits_completed) >= 0)
-    resume_host(stream.rank);
-  if (rank.default_stream_synchronises && stream.flags != kOrdinary) wake_default(stream.rank);
+    resume_host(stream.rank, self);
+  if (rank.default_stream_synchronises && stream.flags != kOrdinary) wake_default(stream.rank, self);
 }
 
-void Engine::wake_default(std::uint32_t rank) {
+void Engine::wake_default(std::uint32_t rank, Place by) {
   for (std::uint32_t s = program_.stream_begin[rank]; s < program_.stream_begin[rank + 1]; ++s) {
     if (streams_[s].state != StreamState::kWaitsDefault) continue;
     streams_[s].state = StreamState::kIdle;
+    streams_[s].woken_by = by;
     poke(s);
   }
 }
 
-void Engine::record_event(std::uint32_t index, std::uint32_t rank_index) {
+void Engine::record_event(std::uint32_t index, std::uint32_t rank_index, Place by) {
   Event& event = events_state_[index];
   ++event.recorded;
   std::uint32_t stream = event.waiters;
   event.waiters = kNone;
   while (stream != kNone) {
     streams_[stream].state = StreamState::kIdle;
+    streams_[stream].woken_by = by;
     poke(stream);
     stream = streams_[stream].next_waiter;
   }
   const Rank& rank = ranks_[rank_index];
-  if (rank.waits_event == index && event.recorded >= rank.waits_recorded) resume_host(rank_index);
+  if (rank.waits_event == index && event.recorded >= rank.waits_recorded) resume_host(rank_index, by);
 }
 
 // --- rendezvous ------------------------------------------------------------------------------
 
-void Engine::arrive(std::uint32_t transfer) {
+void Engine::arrive(std::uint32_t transfer, Place by) {
   const std::uint32_t first = program_.party_begin[transfer], last = program_.party_begin[transfer + 1];
   if (++arrived_[transfer] < last - first) return;
   arrived_[transfer] = 0;
   for (std::uint32_t party = first; party < last; ++party) {
-    Rank& rank = ranks_[streams_[program_.party_stream[party]].rank];
+    const Stream& stream = streams_[program_.party_stream[party]];
+    Rank& rank = ranks_[stream.rank];
     touch(rank);
     ++rank.moving;
+    if (timeline_) causes_.last[place(stream.rank, head(stream).call, head(stream).iteration)] = by;
   }
   network_.start(transfer, now_);
 }
@@ -369,8 +392,9 @@ void Engine::touch(Rank& rank) {
 }
 
 // When the last piece of an iteration has ended, so has the iteration.
-void Engine::piece_ended(std::uint32_t iteration) {
+void Engine::piece_ended(std::uint32_t iteration, Place by) {
   if (--pieces_[iteration] > 0) return;
+  causes_.iteration[iteration] = by;
   results_.iteration_end[iteration] = now_;
   auto out = results_.activity.begin() +
              static_cast<std::ptrdiff_t>(iteration * ranks_.size() * kActivities);

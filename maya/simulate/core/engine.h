@@ -25,6 +25,10 @@ class Engine {
   // Runs to the end and returns who is stuck: nobody, unless the job deadlocks.
   std::vector<Stuck> run();
 
+  // The last iteration from its end to its begin: each step ends when the one before it begins. Needs a
+  // timeline; empty when the iteration did not end.
+  std::vector<PathStep> critical_path() const;
+
   // Calls issued, pieces of stream work ended and transfers ended so far.
   std::uint64_t events() const { return events_; }
 
@@ -56,6 +60,9 @@ class Engine {
     kRunning,
   };
 
+  // A call of an iteration: 1 + its position in the timeline; 0: none. Not kept without a timeline.
+  using Place = std::uint32_t;
+
   struct Stream {
     std::uint32_t rank;
     std::uint32_t ring, mask;  // queue storage: items_[ring + (n & mask)]
@@ -65,6 +72,8 @@ class Engine {
     Nanoseconds since = 0;          // `left` is that of this moment
     std::int64_t left = 0;          // of the running work: ns on an undisturbed device, times kOne
     std::uint32_t next_waiter = kNone;  // of the same event
+    Place before = 0;               // the last call that ended on it
+    Place woken_by = 0;             // the end that released its head; 0: nothing held it
     StreamState state = StreamState::kIdle;
     std::uint8_t flags = 0;
   };
@@ -103,7 +112,7 @@ class Engine {
   bool synchronise_event(Rank& rank, const Call& call);
   bool synchronise_stream(Rank& rank, std::uint32_t stream, std::uint32_t completed);
   bool synchronise_device(std::uint32_t rank_index, Rank& rank);
-  void resume_host(std::uint32_t rank);
+  void resume_host(std::uint32_t rank, Place by);
 
   void poke(std::uint32_t stream) { poked_.push_back(stream); }
   void advance(std::uint32_t stream);
@@ -113,13 +122,13 @@ class Engine {
   void finish(std::uint32_t stream);
   void compute(std::uint32_t stream_index, Stream& stream, const Rank& rank);
   void occupy(std::uint32_t rank_index, std::int64_t change);
-  void wake_default(std::uint32_t rank);
-  void record_event(std::uint32_t event, std::uint32_t rank);
-  void arrive(std::uint32_t transfer);
+  void wake_default(std::uint32_t rank, Place by);
+  void record_event(std::uint32_t event, std::uint32_t rank, Place by);
+  void arrive(std::uint32_t transfer, Place by);
   void end_transfer(std::uint32_t transfer);
 
   void touch(Rank& rank);
-  void piece_ended(std::uint32_t iteration);
+  void piece_ended(std::uint32_t iteration, Place by);
   std::vector<Stuck> stuck() const;
 
   const Item& head(const Stream& stream) const {
@@ -136,6 +145,22 @@ class Engine {
     return first * program_.iterations + iteration * calls + (call - first);
   }
 
+  // Why things happened when they did, per place, for the critical path.
+  struct Causes {
+    std::vector<Place> start;    // whose end let the device start it; 0: it was only just launched
+    std::vector<Place> resumed;  // whose end the host waited for in it; 0: it did not wait
+    std::vector<Place> last;     // of a communication kernel: the party that the others waited for
+    std::vector<Place> iteration;  // [iterations] what ended it; 0: a host's step
+    std::vector<std::uint32_t> stepped;  // [iterations] the rank whose host ended it
+  };
+  class PathWalk;
+  friend class PathWalk;
+
+  Place placed(std::uint32_t rank, std::uint32_t call, std::uint32_t iteration) const {
+    return timeline_ ? static_cast<Place>(place(rank, call, iteration) + 1) : 0;
+  }
+  void note_start(Stream& stream, const Item& item);
+
   const Program program_;
   const Results results_;
   const bool timeline_;
@@ -145,6 +170,7 @@ class Engine {
   std::vector<Item> items_;
   std::vector<Event> events_state_;
   std::vector<std::uint32_t> arrived_;        // [rendezvous] parties so far
+  Causes causes_;
   std::vector<std::uint64_t> pieces_;         // [iterations] work and steps that have not ended
   std::vector<std::uint32_t> poked_;          // streams whose head may be able to start
   EventQueue queue_;

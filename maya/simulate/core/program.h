@@ -66,6 +66,16 @@ struct Program {
 // What a rank does at a moment.
 enum Activity { kCompute, kMoving, kWaiting, kOverlapped, kIdle, kActivities };
 
+// What a stretch of the critical path is spent on.
+enum class Stretch : std::uint8_t { kDevice, kLaunch, kHost };
+
+// A stretch of time that ended when it did because `call` took until then.
+struct PathStep {
+  Nanoseconds begin, end;
+  std::uint32_t call;  // of the whole program
+  Stretch stretch;
+};
+
 // Where the engine writes. The timeline spans may be empty: then it is not kept.
 struct Results {
   std::span<Nanoseconds> issued, start, end;  // per rank [iterations, calls of the rank]

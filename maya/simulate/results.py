@@ -1,0 +1,189 @@
+"""What a simulated iteration says beyond its length: critical path, communication, SM use, memory.
+
+All of it is of the last simulated iteration.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.clusters.types import Device
+from maya.simulate.kinds import kinds_of
+from maya.simulate.types import CommunicationTotal, RankTimeline, Stretch, Timeline
+from maya.trace.types import Collective, JobTrace, Kernel, Memcpy, Memset, Operation, RankTrace, RecordKind
+
+MILLISECOND_NS = 1_000_000
+_WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
+_STRETCHES = {Stretch.LAUNCH: "launch", Stretch.HOST: "host"}
+
+
+def critical_path_s(trace: JobTrace, timeline: Timeline) -> dict[str, float]:
+    """Seconds of the critical path by kind of operation (kinds.KINDS), "host" and "launch"; largest first.
+
+    They sum to the iteration: at each moment the path is at what everything after it waited for. Empty
+    without a timeline.
+    """
+    path = timeline.critical_path
+    if path is None:
+        return {}
+    kinds = kinds_of(trace.operations)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    rows = zip(
+        *(path[name].tolist() for name in ("begin_ns", "end_ns", "rank", "row", "stretch")), strict=True
+    )
+    for begin, end, rank, row, stretch in rows:
+        operation = int(trace.ranks[rank].records["operation"][row]) if stretch == Stretch.DEVICE else -1
+        kind = kinds[operation] if operation >= 0 else _STRETCHES.get(Stretch(stretch), "host")
+        seconds[kind] += (end - begin) * 1e-9
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+
+
+@dataclass
+class _Sum:
+    calls: float = 0.0
+    moved: float = 0.0
+    seconds: float = 0.0
+    waiting: float = 0.0
+
+
+def communication(trace: JobTrace, timeline: Timeline) -> tuple[CommunicationTotal, ...]:
+    """What goes over each communicator in each collective: of a rank that takes part, mean over these."""
+    if not timeline.ranks:
+        return ()
+    sums: defaultdict[tuple[int, str], _Sum] = defaultdict(_Sum)
+    sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
+    started = _last_arrivals(trace, timeline)
+    parties: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
+    for number, (rank, times) in enumerate(zip(trace.ranks, timeline.ranks, strict=True)):
+        rows = np.flatnonzero(rank.records["rendezvous"] >= 0)
+        start, end = times.start[-1][rows], times.end[-1][rows]
+        waits = np.maximum(started[rank.records["rendezvous"][rows]] - start, 0)
+        calls = zip(
+            rank.records["communicator"][rows].tolist(), rank.records["operation"][rows].tolist(), strict=True
+        )
+        for row, (communicator, index) in enumerate(calls):
+            operation = trace.operations[index]
+            assert isinstance(operation, Collective)
+            entry = sums[communicator, operation.collective]
+            parties[communicator, operation.collective].add(number)
+            entry.calls += float(sizes[number])
+            entry.moved += float(sizes[number]) * operation.bytes
+            entry.seconds += float(sizes[number]) * float(end[row] - start[row]) * 1e-9
+            entry.waiting += float(sizes[number]) * float(waits[row]) * 1e-9
+    totals = []
+    for (communicator, collective), entry in sums.items():
+        shape = trace.communicators[communicator]
+        ranks = float(sizes[list(parties[communicator, collective])].sum())
+        totals.append(
+            CommunicationTotal(
+                communicator=communicator,
+                collective=collective,
+                members=shape.members,
+                instances=shape.instances,
+                calls=entry.calls / ranks,
+                bytes=entry.moved / ranks,
+                seconds=entry.seconds / ranks,
+                waiting_s=entry.waiting / ranks,
+            )
+        )
+    return tuple(sorted(totals, key=lambda total: -total.seconds))
+
+
+def _last_arrivals(trace: JobTrace, timeline: Timeline) -> NDArray[np.int64]:
+    """[rendezvous] When the last party's kernel began."""
+    total = 1 + max((int(rank.records["rendezvous"].max(initial=-1)) for rank in trace.ranks), default=-1)
+    last = np.zeros(total, np.int64)
+    for rank, times in zip(trace.ranks, timeline.ranks, strict=True):
+        rows = np.flatnonzero(rank.records["rendezvous"] >= 0)
+        np.maximum.at(last, rank.records["rendezvous"][rows], times.start[-1][rows])
+    return last
+
+
+def sm_busy(
+    rank: RankTrace,
+    times: RankTimeline,
+    operations: tuple[Operation, ...],
+    device: Device,
+    begin_ns: int,
+    end_ns: int,
+) -> NDArray[np.float64]:
+    """[milliseconds] Share of a device's multiprocessors that have a block to run, in each millisecond.
+
+    A kernel of fewer blocks than multiprocessors busies as many as it has blocks, NCCL's as many as its
+    channels; matrix products, convolutions and fused attention count as whole, copies as nothing. The last
+    millisecond is cut off at the iteration's end.
+    """
+    edges = np.append(np.arange(begin_ns, end_ns, MILLISECOND_NS), end_ns)
+    share = np.array([_share_of_device(operation, device) for operation in operations] + [0.0])
+    rows = np.flatnonzero(np.isin(rank.records["kind"], _WORK))
+    starts, ends, weights = [], [], []
+    for iteration in range(times.start.shape[0]):
+        starts.append(times.start[iteration][rows])
+        ends.append(times.end[iteration][rows])
+        weights.append(share[rank.records["operation"][rows]])
+    return _mean_load(np.concatenate(starts), np.concatenate(ends), np.concatenate(weights), edges)
+
+
+def _share_of_device(operation: Operation, device: Device) -> float:
+    if isinstance(operation, Collective):
+        return min(1.0, device.nccl_channels / device.multiprocessors)
+    if isinstance(operation, Kernel):
+        blocks = operation.grid[0] * operation.grid[1] * operation.grid[2]
+        return min(1.0, blocks / device.multiprocessors)
+    return 0.0 if isinstance(operation, Memcpy | Memset) else 1.0
+
+
+def _mean_load(
+    start: NDArray[np.int64], end: NDArray[np.int64], weight: NDArray[np.float64], edges: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[edges - 1] Mean over each interval of the weights under way, never counted above 1."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
+    times = np.concatenate([start, end])
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    load = np.clip(np.cumsum(np.concatenate([weight, -weight])[order]), 0.0, 1.0)
+    area = np.concatenate([[0.0], np.cumsum(load[:-1] * np.diff(times))])
+    mean = np.diff(np.interp(edges, times, area)) / np.maximum(np.diff(edges), 1)
+    return np.asarray(mean, np.float64)
+
+
+def mean_sm_busy(trace: JobTrace, timeline: Timeline, device: Device) -> tuple[float, ...]:
+    """[milliseconds] `sm_busy`, mean over all ranks; empty without a timeline."""
+    if not timeline.ranks:
+        return ()
+    begin, end = last_iteration(timeline)
+    sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
+    rows = [
+        sm_busy(rank, times, trace.operations, device, begin, end)
+        for rank, times in zip(trace.ranks, timeline.ranks, strict=True)
+    ]
+    return tuple(np.round(np.average(rows, axis=0, weights=sizes), 4).tolist())
+
+
+def last_iteration(timeline: Timeline) -> tuple[int, int]:
+    """Begin and end in ns."""
+    ends = timeline.iteration_end_ns.tolist()
+    return (ends[-2] if len(ends) > 1 else 0), ends[-1]
+
+
+def memory_timeline(rank: RankTrace) -> tuple[tuple[float, int], ...]:
+    """(optimizer steps done, bytes taken from the driver from then on) over the whole run, as recorded.
+
+    The fraction of a step is how far its allocations were: there is no time in a recording. The context is
+    counted from the beginning. Empty when allocations were not recorded.
+    """
+    allocations = rank.allocations
+    if allocations is None or not len(allocations):
+        return ()
+    taken = np.cumsum(allocations["bytes"])
+    context = rank.peak_reserved_bytes - int(taken.max())
+    step, place = allocations["step"], allocations["record"]
+    first = np.searchsorted(step, step)
+    count = np.searchsorted(step, step, side="right") - first
+    position = step + (np.arange(len(place)) - first) / count
+    return tuple(zip(np.round(position, 4).tolist(), (taken + context).tolist(), strict=True))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from maya.clusters import Cluster, Device
 from maya.estimate import attention, collectives, convolution, embedding, gemm, kernels, memory
+from maya.estimate.profiles import Profiles, identity
 from maya.estimate.sustained import sustained_seconds
 from maya.estimate.types import Estimates, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
@@ -29,11 +30,19 @@ class Estimator:
 
     A pure function of its arguments: the same operations get the same answers, in any order and mix.
     `reuse` tells of embedding tables how often a batch looks the same row up (see embedding.py).
+    `profiles` are consulted first; None: those that MAYA_PROFILES names.
     """
 
-    def __init__(self, cluster: Cluster, reuse: embedding.Reuse = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        reuse: embedding.Reuse = MappingProxyType({}),
+        profiles: Profiles | None = None,
+    ) -> None:
         self._cluster = cluster
         self._reuse = reuse
+        profiles = Profiles.from_environment() if profiles is None else profiles
+        self._measured = profiles.on(cluster.device.name)
         self._gemm = gemm.GemmEstimator(cluster.device)
         self._answers: dict[Operation, _Answer] = {}
 
@@ -54,8 +63,13 @@ class Estimator:
     def _answer(self, operation: Operation) -> _Answer:
         answer = self._answers.get(operation)
         if answer is None:
-            answer = self._answers[operation] = self._work_out(operation)
+            answer = self._answers[operation] = self._measured_or(self._work_out(operation), operation)
         return answer
+
+    def _measured_or(self, worked_out: _Answer, operation: Operation) -> _Answer:
+        if not self._measured or (seconds := self._measured.get(identity(operation))) is None:
+            return worked_out
+        return replace(worked_out, seconds=seconds, provenance=Provenance.PROFILED, unknown="")
 
     def _work_out(self, operation: Operation) -> _Answer:
         device = self._cluster.device

@@ -14,6 +14,7 @@ from maya.trace.absent import announce_all
 from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
+from maya.trace.host import undisturbed
 from maya.trace.operations import OperationTable
 from maya.trace.period import find_period
 from maya.trace.rendezvous import PARTY, count_within, join
@@ -187,6 +188,7 @@ def _rows(
     records["blocking"] = cut["flags"] & FLAG_BLOCKING
     records["graph"] = cut["flags"] & FLAG_GRAPH
     records["operation"] = operations
+    records["host_ns"] = undisturbed(records["host_ns"], records["operation"], records["kind"])
     records["wait"] = resolve_waits(cut["kind"], cut["arg"])
     records["group"] = _renumber_groups(cut["group"])
     for name in ("communicator", "sequence", "peer_class", "rendezvous"):

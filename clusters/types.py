@@ -41,6 +41,8 @@ class Link(_Frozen):
     kind: str  # nvlink, nvswitch, pcie, infiniband, roce, ethernet
     bandwidth: float = Field(gt=0)
     latency_s: float = Field(ge=0)
+    # Share of the bandwidth that large collectives reach, where it was measured; else what is usual of the kind.
+    efficiency: float | None = Field(default=None, gt=0, le=1)
 
 
 class Node(_Frozen):

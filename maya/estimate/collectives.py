@@ -1,7 +1,8 @@
 """Collectives: measured curves within a node, NCCL's ring and tree arithmetic beyond.
 
-Every protocol of NCCL costs latency + bytes / bandwidth; taking the cheapest of LL, LL128 and Simple, ring
-and tree, gives the three regions (latency, transition, saturation) that measured curves show. Step latencies
+Within a node, a curve of three regions (latency, sigmoid, saturation) is fitted to each collective's measurements.
+Elsewhere, every protocol of NCCL costs latency + bytes / bandwidth, and the cheapest of LL, LL128 and Simple, ring
+and tree, is taken. Step latencies
 and protocol shares follow NCCL's own tuning model (NCCL, src/graph/tuning.cc); bandwidths are fitted.
 Durations are those of a collective that has its links to itself; with them goes how busy it keeps the links,
 from which a network model tells what happens when several do so at once.
@@ -65,7 +66,7 @@ class Placement:
         known = Counter(cluster.node_of(rank) for rank in members if rank >= 0)
         fullest = max(known, key=known.__getitem__, default=0)
         there = [rank for rank in members if rank >= 0 and cluster.node_of(rank) == fullest]
-        link = link_of_two(there[0], there[1], cluster) if len(there) == 2 else None
+        link = _own_link(there[0], there[1], cluster) if len(there) == 2 else None
         nics = len({cluster.nic_of(rank) for rank in there})
         return Placement(len(members), len(known) or 1, len(there) or 1, nics or 1, link)
 
@@ -97,18 +98,23 @@ def estimate_collective(collective: Collective, cluster: Cluster) -> tuple[Cost,
     if collective.bytes <= 0:
         return Cost(floor_seconds(cluster.device)), Provenance.ROOFLINE
     modelled, provenance = modelled_cost(collective.collective, float(collective.bytes), where, cluster)
-    measured = _measured(collective, where, cluster) if where.nodes == 1 else None
+    measured = _measured(collective, where, cluster) if _as_measured(where, cluster) else None
     if measured is None:
         return modelled, provenance
     return replace(modelled, seconds=measured[0]), measured[1]
 
 
+def _as_measured(where: Placement, cluster: Cluster) -> bool:
+    """Whether the device's tables were measured over these links."""
+    link = fit_for("collective", cluster.device).coefficients.get("measured_link")
+    own = where.link or cluster.node.link
+    return where.nodes == 1 and link == {"kind": own.kind, "bandwidth": own.bandwidth}
+
+
 def _measured(collective: Collective, where: Placement, cluster: Cluster) -> tuple[float, Provenance] | None:
     """From that device's table: log-log between sizes, by bytes a link carries between rank counts."""
     curves = collective_table(cluster.device.key)
-    name = {"reduce": "all_reduce", "broadcast": "all_gather"}.get(
-        collective.collective, collective.collective
-    )
+    name = _STAND_IN.get(collective.collective, collective.collective)
     counts = sorted(ranks for known, ranks in curves if known == name)
     if not counts:
         return None
@@ -140,12 +146,19 @@ def traffic_factor(name: str, ranks: int) -> float:
 
 
 def modelled_cost(name: str, size: float, where: Placement, cluster: Cluster) -> tuple[Cost, Provenance]:
-    """The cheapest of NCCL's algorithms and protocols for `size` bytes of the larger buffer."""
-    links = Links.of(where, cluster)
+    """`size` bytes of the larger buffer: the device's fitted curve within a node, else the cheapest of NCCL's
+    algorithms and protocols."""
     fit = fit_for("collective", cluster.device)
     learned = Provenance.LEARNED if fit.own and where.nodes == 1 else Provenance.ROOFLINE
-    # Between latency and saturation, bandwidth is only half there at ramp_bytes: pipelines fill and drain.
-    size += math.sqrt(size * float(fit.coefficients["ramp_bytes"]))
+    curve = Curve.of(name, where, cluster) if where.nodes == 1 else None
+    if curve is not None:
+        moved = size * traffic_factor(name, where.ranks)
+        return Cost(curve.seconds(moved), moved / curve.bandwidth), learned
+    links = Links.of(where, cluster)
+    if where.nodes > 1:  # half of a NIC's rate is reached at so many bytes: pipelines fill and drain
+        size += math.sqrt(
+            size * where.nics * _share(fit.coefficients["nic_ramp_bytes"], cluster.node.nic.kind)
+        )
     if name == "all_to_all":
         return _all_to_all(size, where, links), learned
     choices = [_ring(name, size, where, links, protocol) for protocol in RING.values()]
@@ -154,6 +167,43 @@ def modelled_cost(name: str, size: float, where: Placement, cluster: Cluster) ->
         if links.multicast > 0 and where.per_node > 2:
             choices.append(_multicast(size, where, links))
     return min(choices, key=lambda cost: cost.seconds), learned
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Three regions: latency, then a share of the bandwidth that is a sigmoid of the logarithm of the bytes
+    that a link carries (half of it at `half_bytes`), then all of it."""
+
+    latency_s: float
+    bandwidth: float  # B/s of a link
+    half_bytes: float
+    steepness: float
+
+    def seconds(self, moved: float) -> float:
+        rise = (self.half_bytes / moved) ** self.steepness  # 1 / (1 + rise): a sigmoid of log(moved)
+        return float(self.latency_s + moved / self.bandwidth * (1 + rise))
+
+    @staticmethod
+    def of(name: str, where: Placement, cluster: Cluster) -> Curve | None:
+        """The device's, between the counts of ranks that were measured by the logarithm of the count, and with
+        the bandwidth of this cluster's links; None where its kind of link was not measured."""
+        coefficients = fit_for("collective", cluster.device).coefficients
+        curves = coefficients.get("curves", {})
+        measured = curves.get(name) or curves.get(_STAND_IN.get(name, "all_reduce"))
+        if not measured or where.link or cluster.node.link.kind != coefficients["measured_link"]["kind"]:
+            return None
+        counts = sorted(map(int, measured))
+        below = max((n for n in counts if n <= where.ranks), default=counts[0])
+        above = min((n for n in counts if n >= where.ranks), default=counts[-1])
+        part = math.log(where.ranks / below, above / below) if above > below else 0.0
+        pairs = zip(measured[str(below)], measured[str(above)], strict=True)
+        latency, bandwidth, half, steepness = (a ** (1 - part) * b**part for a, b in pairs)
+        scale = cluster.node.link.bandwidth / coefficients["measured_link"]["bandwidth"]
+        return Curve(latency, bandwidth * scale, half, steepness)
+
+
+# Collectives without measurements of their own: which moves the same way.
+_STAND_IN = {"reduce": "all_reduce", "broadcast": "all_gather"}
 
 
 def _ring(name: str, size: float, where: Placement, links: Links, protocol: Protocol) -> Cost:
@@ -206,16 +256,21 @@ class Links:
         c = fit_for("collective", cluster.device).coefficients
         node = cluster.node
         link = where.link or node.link
-        share = _share(c["link_share"], link.kind)
+        share = _reached(c["link_share"], link)
         if where.link is None:  # a cube mesh carries fewer rings among fewer devices
             share = c["share_of_ranks"].get(str(where.per_node), share)
         inside = link.bandwidth * float(share) if where.per_node > 1 else math.inf
         network = math.inf
         if where.nodes > 1:
-            rate = cluster.nic_bandwidth * _share(c["nic_share"], node.nic.kind)
+            rate = cluster.nic_bandwidth * _reached(c["nic_share"], node.nic)
             network = where.nics * rate
         reduces = link.kind == "nvswitch" and cluster.device.compute_capability >= (9, 0)
         return Links(inside, network, link.bandwidth * float(c["multicast_share"]) if reduces else 0.0)
+
+
+def _reached(shares: dict[str, float], link: Link) -> float:
+    """Share of a link's bandwidth: what the cluster file says was measured, else the kind's."""
+    return _share(shares, link.kind) if link.efficiency is None else link.efficiency
 
 
 def _share(shares: dict[str, float], kind: str) -> float:
@@ -232,15 +287,15 @@ def _all_to_all(size: float, where: Placement, links: Links) -> Cost:
     return Cost(simple.base_s + step * math.log2(where.ranks) + max(local, remote), local, remote)
 
 
-def link_of_two(a: int, b: int, cluster: Cluster) -> Link:
-    """What carries bytes between two devices of one node: their own link, the bus where a mesh leaves them
-    out, else what all devices of the node have."""
+def _own_link(a: int, b: int, cluster: Cluster) -> Link | None:
+    """What only these two devices of a node have between them: their link, or the bus where a mesh leaves them
+    out; None where they use what all devices of the node have."""
     own = cluster.link_between(a, b)
     if own is None and cluster.node.mesh:
         return Link(
             kind="pcie", bandwidth=cluster.device.pcie_bandwidth, latency_s=cluster.node.link.latency_s
         )
-    return own or cluster.node.link
+    return own
 
 
 def _point_to_point(transfer: Collective, cluster: Cluster) -> Cost:
@@ -253,10 +308,10 @@ def _point_to_point(transfer: Collective, cluster: Cluster) -> Cost:
     node, simple = cluster.node, RING["Simple"]
     ends = [rank for rank in (transfer.rank, transfer.peer) if rank is not None]
     if Placement.of(tuple(ends) if len(ends) == 2 else transfer.members, cluster).nodes > 1:
-        rate = cluster.nic_bandwidth * _share(c["nic_flow_share"], node.nic.kind)
-        full = cluster.nic_bandwidth * _share(c["nic_share"], node.nic.kind)
+        rate = cluster.nic_bandwidth * _reached(c["nic_flow_share"], node.nic)
+        full = cluster.nic_bandwidth * _reached(c["nic_share"], node.nic)
         latency = simple.base_s + simple.inter_s / 2
         return Cost(latency + transfer.bytes / rate, nic_s=transfer.bytes / full)
-    link = link_of_two(ends[0], ends[1], cluster) if len(ends) == 2 else node.link
-    rate = link.bandwidth * _share(c["flow_share"], link.kind)
+    link = (_own_link(ends[0], ends[1], cluster) if len(ends) == 2 else None) or node.link
+    rate = link.bandwidth * _reached(c["flow_share"], link)
     return Cost(simple.base_s + transfer.bytes / rate, link_s=transfer.bytes / rate)

@@ -213,6 +213,27 @@ def validate(
         write_page(predicted, page)
 
 
+@app.command(context_settings=SCRIPT_FOLLOWS)
+def profile(
+    script: ScriptArgument,
+    database: Annotated[
+        Path,
+        typer.Option("--database", help="Where durations are added; MAYA_PROFILES names it to estimates."),
+    ] = Path("profiles.parquet"),
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="A cluster of this GPU; found by its name by default.")
+    ] = None,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Iterations to measure.")] = 5,
+    timeout: TimeoutOption = 600.0,
+) -> None:
+    """Measure a script's operations on this machine's GPU, and add them to a profile database."""
+    from maya.profile import profile as measure
+    from maya.profile.terminal import render
+
+    job = _job(script, 1, None, False, "all", timeout)
+    render(measure(job, database, iterations=iterations, cluster=cluster), database, Console())
+
+
 @app.command()
 def doctor() -> None:
     """Say whether this machine can run Maya, and how much of PyTorch's CUDA imports it covers."""

@@ -69,3 +69,9 @@ def test_batch_normalisation_passes_over_its_tensors_once(emulate: Callable[...,
     tensor = 8 * 64 * 32 * 32 * 4
     assert passes == {"cudnn::bn_fw_tr_1C11_kernel": 2 * tensor, "cudnn::bn_bw_1C11_kernel": 3 * tensor}
     assert run.trace.unsupported == ()
+
+
+def test_library_tells_its_version(emulate: Callable[..., Any]) -> None:
+    run = emulate("import torch; result = torch.backends.cudnn.version()")
+    assert run.result > 90000  # cuDNN 9
+    assert run.trace.unsupported == ()

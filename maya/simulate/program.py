@@ -54,14 +54,18 @@ class Program:
     stream_of: NDArray[np.uint32]  # [streams] the trace's number of each stream
 
 
-def build_program(trace: JobTrace, durations_ns: NDArray[np.int64], host_ns: NDArray[np.int64]) -> Program:
-    """`durations_ns` has one entry an operation, `host_ns` one a record of all ranks, one after the other.
+def build_program(
+    trace: JobTrace, records: NDArray[np.void], durations_ns: NDArray[np.int64], host_ns: NDArray[np.int64]
+) -> Program:
+    """`records` are those of all ranks, one after the other; `host_ns` has one entry for each, `durations_ns`
+    one for each operation.
 
     Raises SimulationError when the trace does not fit together.
     """
-    records = np.concatenate([rank.records for rank in trace.ranks])
     rank_begin = np.cumsum([0, *(len(rank.records) for rank in trace.ranks)]).astype(np.uint32)
-    rank_of = np.repeat(np.arange(len(trace.ranks)), [len(rank.records) for rank in trace.ranks])
+    rank_of = np.repeat(
+        np.arange(len(trace.ranks), dtype=np.int32), [len(rank.records) for rank in trace.ranks]
+    )
     action = _ACTION_OF_KIND[records["kind"]]
     _check(trace, records, action)
 
@@ -77,13 +81,17 @@ def build_program(trace: JobTrace, durations_ns: NDArray[np.int64], host_ns: NDA
     # A wait for an event that was recorded before the job became steady holds nothing up.
     waits = (action == Action.STREAM_WAIT_EVENT) | (action == Action.EVENT_SYNCHRONIZE)
     action[waits & (records["wait"] < 0)] = Action.HOST
-    flags |= np.where(records["blocking"], BLOCKING, 0) | np.where(records["graph"], NO_LAUNCH, 0)
-    flags |= np.where(records["peer_class"] >= 0, POINT_TO_POINT, 0)
+    for bit, chosen in (
+        (BLOCKING, records["blocking"]),
+        (NO_LAUNCH, records["graph"]),
+        (POINT_TO_POINT, records["peer_class"] >= 0),
+    ):
+        flags[chosen] |= bit
     arrays: dict[str, NDArray[Any]] = {
         "action": action,
-        "flags": flags.astype(np.uint8),
+        "flags": flags,
         "stream": stream,
-        "link": link.astype(np.int32),
+        "link": link,
         "host": host_ns,
         "duration": duration,
         "rank_begin": rank_begin,
@@ -107,29 +115,34 @@ def _check(trace: JobTrace, records: NDArray[np.void], action: NDArray[np.uint8]
 
 
 def _streams(
-    trace: JobTrace, records: NDArray[np.void], rank_of: NDArray[np.int64]
+    trace: JobTrace, records: NDArray[np.void], rank_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint8]]:
     """Streams numbered over all ranks: of each call, their number in the trace, first a rank, flags."""
-    distinct, stream = np.unique(rank_of << 32 | records["stream"], return_inverse=True)
-    owner, number = distinct >> 32, (distinct & 0xFFFFFFFF).astype(np.uint32)
+    most = 1 + int(records["stream"].max(initial=0))  # streams are numbered densely in each rank
+    key = rank_of.astype(np.int64) * most + records["stream"]
+    used = np.zeros(len(trace.ranks) * most, np.bool_)
+    used[key] = True
+    stream = (np.cumsum(used, dtype=np.uint32) - np.uint32(1))[key]
+    owner, number = np.divmod(np.flatnonzero(used), most)
+    number = number.astype(np.uint32)
     begin = np.searchsorted(owner, np.arange(len(trace.ranks) + 1)).astype(np.uint32)
-    flags = np.full(len(distinct), ORDINARY, np.uint8)
+    flags = np.full(len(number), ORDINARY, np.uint8)
     for rank, first, last in zip(trace.ranks, begin[:-1], begin[1:], strict=True):
         blocking = np.isin(number[first:last], rank.blocking_streams) & (number[first:last] != 0)
         if blocking.any():
             flags[first:last][blocking] = SYNCHRONISES_WITH_DEFAULT
             flags[first:last][number[first:last] == 0] = LEGACY_DEFAULT
-    return stream.reshape(-1).astype(np.uint32), number, begin, flags
+    return stream, number, begin, flags
 
 
 def _events(
     records: NDArray[np.void], action: NDArray[np.uint8], base: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+) -> tuple[NDArray[np.int32], NDArray[np.uint8], int]:
     """(event of each call, flags of each call, events): every EVENT_RECORD is an event of its own."""
     is_record = action == Action.EVENT_RECORD
-    event_of = np.cumsum(is_record) - 1
-    link = np.where(is_record, event_of, 0)
-    flags = np.zeros(len(records), np.int64)
+    event_of = np.cumsum(is_record, dtype=np.int32) - np.int32(1)
+    link = np.where(is_record, event_of, np.int32(0))
+    flags = np.zeros(len(records), np.uint8)
     waits = np.flatnonzero((records["wait"] >= 0) & ~is_record)
     target = base[waits] + records["wait"][waits]
     if len(waits) and ((target >= len(records)).any() or not is_record[target].all()):
@@ -140,7 +153,7 @@ def _events(
 
 
 def _leaders(
-    records: NDArray[np.void], action: NDArray[np.uint8], rank_of: NDArray[np.int64]
+    records: NDArray[np.void], action: NDArray[np.uint8], rank_of: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     leader = np.arange(len(records))
     grouped = np.flatnonzero((action == Action.TRANSFER) & (records["group"] > 0))
@@ -159,7 +172,7 @@ def _transfers(
     leader: NDArray[np.int64],
     stream: NDArray[np.uint32],
     duration: NDArray[np.int64],
-    link: NDArray[np.int64],
+    link: NDArray[np.int32],
 ) -> dict[str, NDArray[Any]]:
     """Parties of each rendezvous and rendezvous of each kernel; sets `link` of the leaders.
 

@@ -40,7 +40,7 @@ def simulate(
     if not trace.ranks:
         raise SimulationError("a job without ranks")
     records = np.concatenate([rank.records for rank in trace.ranks])
-    program = build_program(trace, _durations(trace, durations_s), _host_times(records, cluster))
+    program = build_program(trace, records, _durations(trace, durations_s), _host_times(records, cluster))
     network = network or no_network(len(program.arrays["transfer_duration"]))
     calls = len(records) if keep_timeline else 0
     results = {name: np.zeros(calls * iterations, np.int64) for name in ("issued", "start", "end")}
@@ -110,6 +110,8 @@ def _durations(trace: JobTrace, durations_s: NDArray[np.float64]) -> NDArray[np.
 
 
 def _host_times(records: NDArray[np.void], cluster: Cluster) -> NDArray[np.int64]:
+    if cluster.host_speed == 1:
+        return np.ascontiguousarray(records["host_ns"])
     scaled: NDArray[np.float64] = records["host_ns"] / cluster.host_speed
     return np.rint(scaled).astype(np.int64)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from maya.clusters import load
 from maya.simulate import HostCosts, simulate
+from maya.simulate.network import ONE, Network
 from maya.simulate.reference import Reference
 from maya.simulate.simulation import TRANSFER_CHANNELS, multiprocessors
 from maya.trace.pipelines import Pipeline
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--host-ns", type=int, default=3000, help="host time before each kernel")
     parser.add_argument("--native-iterations", type=int, default=30)
     parser.add_argument("--copies", type=int, default=1, help="independent pipelines, for jobs of many ranks")
+    parser.add_argument("--shared", action="store_true", help="each pipeline's transfers share one link")
     parser.add_argument("--native-only", action="store_true", help="leave the Python simulation out")
     options = parser.parse_args()
 
@@ -49,7 +51,23 @@ def main() -> int:
         host_ns=options.host_ns,
     ).job()
     trace = copied(job.build(), options.copies)
-    return compare(trace, job.durations_s, options.native_iterations, options.native_only)
+    network = shared_link(trace, options.copies) if options.shared else None
+    return compare(trace, job.durations_s, network, options.native_iterations, options.native_only)
+
+
+def shared_link(trace: JobTrace, copies: int) -> Network:
+    """A link for each of the `copies` of a pipeline, three fifths of which any of its transfers takes."""
+    transfers = 1 + max(int(rank.records["rendezvous"].max()) for rank in trace.ranks)
+    use, links = np.full(copies, ONE * 3 // 5), np.arange(copies)
+    return Network(
+        flow_of=(np.arange(transfers) * copies // transfers).astype(np.int32),
+        flow_peak=use,
+        flow_begin=np.arange(copies + 1).astype(np.uint32),
+        flow_link=links.astype(np.uint32),
+        flow_use=use,
+        flow_share=np.full(copies, ONE),
+        links=copies,
+    )
 
 
 def copied(trace: JobTrace, copies: int) -> JobTrace:
@@ -67,14 +85,20 @@ def copied(trace: JobTrace, copies: int) -> JobTrace:
 
 
 def compare(
-    trace: JobTrace, durations: NDArray[np.float64], native_iterations: int, native_only: bool
+    trace: JobTrace,
+    durations: NDArray[np.float64],
+    network: Network | None,
+    native_iterations: int,
+    native_only: bool,
 ) -> int:
     cluster, costs = load("dgx-h100"), HostCosts(launch_s=LAUNCH_NS * 1e-9)
     calls = sum(len(rank.records) for rank in trace.ranks)
     print(f"{len(trace.ranks)} ranks, {calls:,} calls an iteration")
 
     started = time.process_time()
-    native = simulate(trace, durations, cluster, native_iterations, host=costs, keep_timeline=False)
+    native = simulate(
+        trace, durations, cluster, native_iterations, host=costs, network=network, keep_timeline=False
+    )
     native_s = time.process_time() - started
     native_rate = native.events / native_s
     print(f"native: {native.events:>12,} events in {native_s:7.3f} s = {native_rate / 1e6:8.3f} million/s")
@@ -82,7 +106,7 @@ def compare(
     if native_only:
         return 0
 
-    check = simulate(trace, durations, cluster, 2, host=costs)
+    check = simulate(trace, durations, cluster, 2, host=costs, network=network)
     started = time.process_time()
     reference = Reference(
         trace,
@@ -90,6 +114,7 @@ def compare(
         2,
         launch_call=LAUNCH_NS,
         launch_latency=round(cluster.device.launch_latency_s * 1e9),
+        network=network,
         collective_occupies=multiprocessors(cluster.device.nccl_channels, cluster.device),
         transfer_occupies=multiprocessors(TRANSFER_CHANNELS, cluster.device),
     ).run()

@@ -98,7 +98,11 @@ class Representatives:
             return [self._at(axis, position) for position in ends]
         if self._irregular(axis) or len(known) >= LONGEST_SEARCH:
             return []
-        if known == ends and len({self._hash(axis, p) for p in ends}) == len(ends) and self._spread(axis) <= ALIKE:
+        if (
+            known == ends
+            and len({self._hash(axis, p) for p in ends}) == len(ends)
+            and self._spread(axis) <= ALIKE
+        ):
             return [self._at(axis, size // 2)]  # all differ a little: one more tells whether this is the rule
         open_gaps = [
             (a, b)

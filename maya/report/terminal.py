@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
@@ -9,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from maya.report.labels import duration, size
-from maya.simulate.types import Prediction
+from maya.simulate.types import CommunicationTotal, Prediction
 
 BAR_WIDTH = 48
-LABEL_WIDTH = 13
+LABEL_WIDTH = 15
 LISTED = 4  # notes and the like; the JSON has all, at full length
 CLIPPED = 160
 STYLES = {"FITS": "bold green", "INCOMPLETE": "bold yellow", "OOM": "bold red", "FAILED": "bold red"}
@@ -109,12 +110,22 @@ def _critical_path(prediction: Prediction) -> Iterator[tuple[str, Text]]:
 
 
 def _communication(prediction: Prediction) -> Iterator[tuple[str, Text]]:
-    lines = tuple(
-        f"{total.calls:.4g} {total.collective} among {len(total.members)} ranks, {size(total.bytes)}: "
-        f"{duration(total.seconds)}, of it {duration(total.waiting_s)} waiting"
-        for total in prediction.communication
-    )
-    yield from _listed("communication", lines, "")
+    """One line for each collective and size of communicator: seconds of a rank, mean over all that take part."""
+    groups: defaultdict[tuple[str, int], list[CommunicationTotal]] = defaultdict(list)
+    for total in prediction.communication:
+        groups[total.collective, len(total.members)].append(total)
+    rows = []
+    for (collective, members), totals in groups.items():
+        ranks = sum(total.ranks for total in totals)
+        seconds, waiting, moved = (
+            sum(getattr(total, name) * total.ranks for total in totals) / ranks
+            for name in ("seconds", "waiting_s", "bytes")
+        )
+        text = f"{collective} among {members} ranks: {size(moved)} in {duration(seconds)}"
+        rows.append(
+            (seconds, text + (f", {100 * waiting / seconds:.0f} % of it waiting" if seconds > 0 else ""))
+        )
+    yield from _listed("communication", tuple(text for _, text in sorted(rows, reverse=True)), "")
 
 
 def _memory(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:

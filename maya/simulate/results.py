@@ -84,6 +84,7 @@ def communication(trace: JobTrace, timeline: Timeline) -> tuple[CommunicationTot
                 collective=collective,
                 members=shape.members,
                 instances=shape.instances,
+                ranks=int(ranks),
                 calls=entry.calls / ranks,
                 bytes=entry.moved / ranks,
                 seconds=entry.seconds / ranks,

@@ -113,6 +113,7 @@ class CommunicationTotal:
     collective: str
     members: tuple[int, ...]  # of one instance
     instances: int
+    ranks: int  # that take part, in all instances
     calls: float
     bytes: float  # of the larger buffer, summed over calls
     seconds: float  # from each call's start on the device to its end

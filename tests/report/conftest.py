@@ -135,7 +135,7 @@ def sample() -> Sample:
         waiting_s=0.002,
         host_bound_s=0.001,
         critical_path_s={"gemm": 0.03, "all_reduce": 0.008, "host": 0.002},
-        communication=(CommunicationTotal(0, "all_reduce", (0, 1), 2, 6.0, 24 << 20, 0.0054, 0.0018),),
+        communication=(CommunicationTotal(0, "all_reduce", (0, 1), 2, 4, 6.0, 24 << 20, 0.0054, 0.0018),),
         sm_busy=tuple(0.5 + 0.4 * (number % 3 == 0) for number in range(40)),
         memory_timeline={"0": ((0.0, 1 << 30), (0.5, 40 << 30), (1.0, 61 << 30)), "2": ((0.0, 1 << 30),)},
     )

@@ -26,6 +26,13 @@ def test_breakdown_memory_and_sureness_are_named(sample):
     assert "4; 3 launched, 2 unique" in text
 
 
+def test_critical_path_and_communication_are_named(sample):
+    text = text_of(sample.prediction)
+    assert "critical path  gemm 75 %, all_reduce 20 %, host 5 %" in text
+    assert "1.00 ms of the iteration are waits for the host" in text
+    assert "all_reduce among 2 ranks: 24.0 MiB in 5.40 ms, 33 % of it waiting" in text
+
+
 def test_no_escape_sequences_and_no_wrapping_outside_a_terminal(sample):
     text = text_of(sample.prediction)
     assert "\x1b" not in text and "█" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,21 @@ def test_merged_ranks_load_the_network_as_they_do_apart(
     assert merged.iteration_end_ns.tolist() == apart.iteration_end_ns.tolist()
     class_of_rank = place(job.build(), cluster).class_of_rank
     assert (merged.activity_ns[:, class_of_rank] == apart.activity_ns).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=SHAPES, node=NODES, use=st.sampled_from([0.5, 0.9, 1.0]))
+def test_twice_the_rates_take_half_the_time(
+    ideal_cluster: Cluster, shape: Pipeline, node: tuple[int, int], use: float
+) -> None:
+    cluster = with_node(ideal_cluster, gpus=node[0], nics=node[1])
+    times = ("forward_ns", "backward_ns", "transfer_ns", "gradient_ns")
+    slow = replace(shape, **{name: 1000 * 2 * getattr(shape, name) for name in times})
+    fast = replace(shape, **{name: 1000 * getattr(shape, name) for name in times})
+    ends = [run(one.job(), cluster, use, iterations=2).iteration_end_ns for one in (slow, fast)]
+    assert ends[0].tolist() == pytest.approx(
+        (2 * ends[1]).tolist(), abs=200
+    )  # a nanosecond for each rounding
 
 
 @settings(max_examples=60, deadline=None)

@@ -236,8 +236,15 @@ _GBIT = 1e9 / 8
 FABRICS: dict[str, dict[str, Any]] = {
     # vTrain (MICRO 2024), section V: four 200 Gb/s HDR a node
     "vtrain": {"nics": 4, "nic": Link(kind="infiniband", bandwidth=200 * _GBIT, latency_s=3e-6)},
-    # Jean Zay: 4 x Omni-Path 100 Gb/s; the BLOOM chronicles measured an all-reduce bus bandwidth of 5 GB/s over 4 nodes
-    "bigscience_bloom": {"nics": 4, "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6)},
-    "bigscience_v100": {"nics": 4, "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6)},
+    # Jean Zay: 4 x Omni-Path 100 Gb/s. The BLOOM chronicles measured an all-reduce bus bandwidth over 4 nodes of
+    # 5.07 GB/s of A100s and 10.6 GB/s of V100s, of 50.
+    "bigscience_bloom": {
+        "nics": 4,
+        "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6, efficiency=0.10),
+    },
+    "bigscience_v100": {
+        "nics": 4,
+        "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6, efficiency=0.21),
+    },
     "internevo": {"nics": 4, "nic": Link(kind="roce", bandwidth=100 * _GBIT, latency_s=4e-6)},
 }

@@ -52,6 +52,14 @@ class Dominance:
         """What no rule can change: only points of one family say anything about each other."""
         return tuple(index for knob, index in enumerate(point) if knob not in self._ruled)
 
+    def rank(self, point: Point) -> int:
+        """Smaller for a point that could spare another its run for want of memory than for that other."""
+        return sum(
+            rule.order.index(point[rule.knob])
+            for rule in self.rules
+            if rule.known == "oom" and point[rule.knob] in rule.order
+        )
+
     def path(self, a: Point, b: Point, known: Known) -> tuple[str, ...] | None:
         """The names of the rules that lead from `a` to `b`; None when they do not. Empty when a is b."""
         used: list[str] = []
@@ -118,13 +126,19 @@ def _check_where(space: Space, key: str, where: Expression, knob: str) -> None:
 
 
 def _megatron(space: Space, roles: Mapping[str, str]) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
-    """The four tactics (issue of the search: recomputation, sequence parallelism, distributed optimizer,
-    micro-batches without pipelines) on those knobs of the space that play the parts.
+    """The paper's four tactics (recomputation, sequence parallelism, distributed optimizer, micro-batches without
+    pipelines) and three more of the same kind, on those knobs of the space that play the parts.
     """
     parts = _Parts(space, roles)
     rules: list[Rule] = []
     notes: list[str] = []
-    for tactic in (_recomputation, _sequence_parallelism, _distributed_optimizer, _micro_batches):
+    for tactic in (
+        _recomputation,
+        _sequence_parallelism,
+        _distributed_optimizer,
+        _micro_batches,
+        _virtual_stages,
+    ):
         found = tactic(parts)
         rules += found
         if not found:
@@ -148,6 +162,10 @@ _PARTS = {  # part: (flags that tell it, names that do)
             "microbatch_multiplier",
             "num_microbatches",
         ),
+    ),
+    "virtual_stages": (
+        ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+        ("virtual_stages", "virtual", "vpp"),
     ),
     "micro_batch_size": (("--micro-batch-size",), ("micro_batch_size", "mbs")),
 }
@@ -208,8 +226,27 @@ def _distributed_optimizer(parts: _Parts) -> list[Rule]:
     if not found:
         return []
     place, off, on = found
-    name = "fits without the distributed optimizer: same runtime with it"
-    return [Rule(name, place, (without, with_it), "fits") for without in off for with_it in on]
+    fits = "fits without the distributed optimizer: same runtime with it"
+    lacks = "OOM with the distributed optimizer: OOM without"  # it only ever divides the optimizer's state
+    return [
+        rule
+        for without in off
+        for with_it in on
+        for rule in (
+            Rule(fits, place, (without, with_it), "fits"),
+            Rule(lacks, place, (with_it, without), "oom"),
+        )
+    ]
+
+
+def _virtual_stages(parts: _Parts) -> list[Rule]:
+    """Interleaving keeps more micro-batches in flight: (p - 1) / (p v) more (Narayanan 2021, section 2.2)."""
+    knob = parts.find("virtual_stages")
+    if knob is None or not all(type(value) is int for value in knob.values) or 1 not in knob.values:
+        return []
+    place, plain = parts.space.knobs.index(knob), knob.values.index(1)
+    name = "OOM without interleaving: OOM with"
+    return [Rule(name, place, (plain, index), "oom") for index in range(len(knob.values)) if index != plain]
 
 
 def _micro_batches(parts: _Parts) -> list[Rule]:
@@ -224,12 +261,9 @@ def _micro_batches(parts: _Parts) -> list[Rule]:
     )
     where = Expression(f"{pipeline.name} == 1") if pipeline else None
     place = parts.space.knobs.index(knob)
+    same = "no pipeline, fits: same runtime with more micro-batches"
+    lacks = "OOM with more micro-batches: OOM with fewer, larger ones"
     return [
-        Rule(
-            "no pipeline, fits: same runtime with more micro-batches",
-            place,
-            tuple(fewest_first),
-            "fits",
-            where,
-        )
+        Rule(same, place, tuple(fewest_first), "fits", where),
+        Rule(lacks, place, tuple(reversed(fewest_first)), "oom"),
     ]

@@ -131,7 +131,8 @@ class Search:
             )
             return
         before = len(self._trials)
-        for point in self._batch:
+        # What may spare others goes first, however the sampler put them.
+        for point in sorted(self._batch, key=self.dominance.rank):
             self._enter(point)
         self._quiet = 0 if len(self._trials) > before else self._quiet + 1
 
@@ -152,7 +153,9 @@ class Search:
     def _loss(self, asked: Point) -> float:
         point = self.space.canonical(asked)
         if point in self._number:
-            return self.objective.loss(self._trials[self._number[point]])
+            trial = self._trials[self._number[point]]
+            source = self._trials[trial.pruning.by] if trial.pruning else None
+            return self.objective.loss(trial, source)
         return self.objective.inadmissible(self.space.violation(point))
 
     # -- trials ------------------------------------------------------------------------------------------
@@ -216,4 +219,4 @@ class Search:
             if trial.verdict is None:
                 return
             self._observed += 1
-            self.ended = self._stopper.observe(trial)
+            self.ended = self._stopper.observe(trial, self._sampler.content)

@@ -52,14 +52,16 @@ class Objective:
         """A sort key."""
         return -value if self.mode == "max" else value
 
-    def loss(self, trial: Trial) -> float:
-        """What a sampler is told: finite, smaller is better, out of memory worse by what was lacking."""
+    def loss(self, trial: Trial, source: Trial | None = None) -> float:
+        """What a sampler is told: finite, smaller is better, out of memory worse by what was lacking.
+
+        A pruned trial lacks at least what the one it follows from, `source`, did.
+        """
         if trial.objective is not None:
             return self.better_first(trial.objective)
-        if trial.pruning and trial.pruning.implies == "OOM":
-            return _WORST
-        if trial.outcome and trial.outcome.verdict == "OOM":
-            return _WORST * (1.0 + min(trial.outcome.shortfall, 1000.0))
+        outcome = source.outcome if source else trial.outcome
+        if outcome and outcome.verdict == "OOM":
+            return _WORST * (1.0 + min(outcome.shortfall, 1000.0))
         return _FAILED
 
     def inadmissible(self, violation: float) -> float:

@@ -139,6 +139,13 @@ class Space:
         """
         yield from self._extend((), dict(self._fixed), shuffle, _Steps(steps))
 
+    def all_points(self, steps: int) -> list[Point] | None:
+        """Every admissible canonical point; None when finding them takes more than `steps` knob settings."""
+        try:
+            return list(self.points(steps=steps))
+        except OutOfSteps:
+            return None
+
     def sample(self, generator: random.Random) -> Point | None:
         """An admissible point at random; None when none was found within a bounded effort."""
         for _ in range(100):

@@ -17,6 +17,11 @@ class Sampler(ABC):
     def ask(self) -> list[Point]:
         """The next batch; empty when there is nothing left to propose."""
 
+    @property
+    def content(self) -> bool:
+        """Whether the search may end here because its best have not changed: nothing planned is left undone."""
+        return True
+
     @abstractmethod
     def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
         """The losses of the batch last asked, in its order: finite, smaller is better.

@@ -3,21 +3,23 @@
 pycma's integer handling keeps a coordinate's spread from falling below one step (Hansen 2011, "A CMA-ES for
 mixed-integer nonlinear optimization"). When the distribution has collapsed, or several generations bring no
 new point, the search restarts elsewhere with a larger population (Auger & Hansen 2005, IPOP-CMA-ES).
-Each generation is joined by unseen neighbours of the best points, since rounding hides single steps from the
-distribution, and by an unseen point at random; the strategy is not told of those.
+Each generation is joined by the unseen points of the highest expected improvement under a surrogate of all that
+is known, and by an unseen point at random; the strategy is not told of those.
 """
 
 from __future__ import annotations
 
+import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import combinations, product
+from itertools import combinations, cycle, islice, product
 from typing import Any
 
 import numpy as np
 
 from maya.search.algorithms.base import Sampler
+from maya.search.algorithms.surrogate import Surrogate
 from maya.search.algorithms.unseen import Unseen
 from maya.search.space import Point, Space
 
@@ -27,8 +29,11 @@ with warnings.catch_warnings():
 
 _STALE_GENERATIONS = 3  # so many without a new point: restart
 _LARGEST_POPULATION = 64
-_ELITE = 3  # best points whose neighbours are tried
-_NEIGHBOURS = 2  # a generation
+_ELITE = 3  # best points whose neighbours are candidates
+_PASSES = 3  # over all values of all knobs, without a new best, before a search may end
+_PROBES = 6  # values of knobs of which the surrogate chooses the most promising point, a generation
+_ENUMERABLE = 20_000  # knob settings within which all points of a space are candidates
+_CANDIDATES = 64  # at random, that the surrogate chooses from besides the neighbours of the best
 _EXPLORERS = 1  # a generation, and one more after each restart
 _INITIAL_SIGMA = 0.3  # of a knob's range: pycma's advice, about a third of the region of interest
 
@@ -38,11 +43,17 @@ class CmaSampler(Sampler):
         self._space = space
         self._unseen = Unseen(space, seed)
         self._numbers = np.random.RandomState(seed)
+        self._draws = random.Random(seed)
         self._free = [place for place, count in enumerate(space.cardinalities) if count > 1]
         # pycma wants two dimensions at least; the ones added here decide nothing.
         padding = [2] * max(0, 2 - len(self._free))
         self._top = np.array([*(space.cardinalities[place] for place in self._free), *padding]) - 1.0
-        self._best: dict[Point, float] = {}
+        self._surrogate = Surrogate(space.cardinalities)
+        strata = [(place, value) for place in self._free for value in range(space.cardinalities[place])]
+        self._strata_count, self._probed = len(strata), 0
+        self._strata = cycle(self._draws.sample(strata, len(strata)))
+        self._all = space.all_points(_ENUMERABLE)
+        self._known: dict[Point, float] = {}  # admissible points and their losses
         self._stale = 0
         self._restarts = 0
         self._population = int(4 + 3 * np.log(len(self._top)))  # Hansen 2016, eq. (48)
@@ -65,13 +76,22 @@ class CmaSampler(Sampler):
         generation = [self._round(vector) for vector in self._vectors]
         self._stale = self._stale + 1 if self._note(generation) == 0 else 0
         beside = [start] if start is not None else []
-        return [*generation, *beside, *self._neighbours(), *self._explorers()]
+        return [*generation, *beside, *self._promising(), *self._explorers()]
 
     def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
-        ranked = {**self._best, **dict(zip(map(self._space.canonical, points), losses, strict=True))}
-        self._best = dict(sorted(ranked.items(), key=lambda item: (item[1], item[0]))[:_ELITE])
+        best = min(self._known.values(), default=np.inf)
+        for point, loss in zip(map(self._space.canonical, points), losses, strict=True):
+            if self._space.admissible(point):
+                self._known[point] = loss
+                if loss < best:
+                    self._probed = 0
         with self._own_numbers():
             self._strategy.tell(self._vectors, list(losses)[: len(self._vectors)])
+
+    @property
+    def content(self) -> bool:
+        """Each value of each knob has been probed since the best was found, `_PASSES` times over."""
+        return self._probed >= _PASSES * self._strata_count
 
     def _note(self, points: Sequence[Point]) -> int:
         """Mark admissible points as proposed; how many of them are new."""
@@ -81,31 +101,57 @@ class CmaSampler(Sampler):
             if self._space.admissible(point)
         )
 
-    def _neighbours(self) -> list[Point]:
-        """Unseen points one knob, then two knobs away from the best: what rounding hides from CMA."""
-        found: list[Point] = []
-        for knobs in (1, 2):
-            for elite in self._best:
-                for point in self._around(elite, knobs):
-                    if len(found) == _NEIGHBOURS:
-                        return found
-                    if self._note([point]):
-                        found.append(point)
-        return found
+    def _promising(self) -> list[Point]:
+        """The unseen point that the surrogate expects most of, and the same for some values of knobs in turn.
+
+        Basins of a memory-bound space differ in several knobs at once (recomputation off needs deeper pipelines and
+        smaller micro-batches): looking at each value of each knob by itself reaches those that the best is not in.
+        """
+        if len(self._known) < 2:
+            return []
+        candidates = self._candidates()
+        self._surrogate.fit(list(self._known), list(self._known.values()))
+        if not candidates:
+            return []
+        gains = dict(zip(candidates, self._surrogate.improvement(candidates).tolist(), strict=True))
+        self._probed += _PROBES
+        chosen = [max(candidates, key=gains.__getitem__)]
+        for place, value in islice(self._strata, _PROBES):
+            inside = [point for point in candidates if point[place] == value and point not in chosen]
+            if inside:
+                chosen.append(max(inside, key=gains.__getitem__))
+        return [point for point in chosen if self._note([point])]
+
+    def _candidates(self) -> list[Point]:
+        """Unseen admissible points: one and two knobs away from the best, and some at random."""
+        elite = sorted(self._known, key=lambda point: (self._known[point], point))[:_ELITE]
+        near: Iterable[Point] = ()
+        if self._all is None:
+            near = (point for best in elite for knobs in (1, 2) for point in self._around(best, knobs))
+        return sorted(set(self._new(near)) | set(self._pool()))
+
+    def _pool(self) -> list[Point]:
+        """All unseen points of a space that is small enough, else some at random."""
+        if self._all is not None:
+            self._all = [point for point in self._all if self._unseen.is_new(point)]
+            return self._all
+        drawn = (self._space.sample(self._draws) for _ in range(_CANDIDATES))
+        return [point for point in drawn if point is not None and self._unseen.is_new(point)]
+
+    def _new(self, points: Iterable[Point]) -> Iterator[Point]:
+        for point in map(self._space.canonical, points):
+            if self._unseen.is_new(point) and self._space.admissible(point):
+                yield point
 
     def _around(self, centre: Point, knobs: int) -> Iterator[Point]:
-        """Points that differ from `centre` in so many knobs by one step each, in random order."""
-        moves = [
-            tuple(zip(places, steps, strict=True))
-            for places in combinations(self._free, knobs)
-            for steps in product((-1, 1), repeat=knobs)
-        ]
-        for number in self._numbers.permutation(len(moves)):
-            point = list(centre)
-            for place, step in moves[number]:
-                point[place] += step
-            if all(0 <= index < count for index, count in zip(point, self._space.cardinalities, strict=True)):
-                yield tuple(point)
+        """Points that differ from `centre` in so many knobs by one step each."""
+        for places in combinations(self._free, knobs):
+            for steps in product((-1, 1), repeat=knobs):
+                point = list(centre)
+                for place, step in zip(places, steps, strict=True):
+                    point[place] += step
+                if all(0 <= point[place] < self._space.cardinalities[place] for place in places):
+                    yield tuple(point)
 
     def _explorers(self) -> list[Point]:
         drawn = (self._unseen.draw() for _ in range(_EXPLORERS + self._restarts))

@@ -24,6 +24,9 @@ class Unseen:
         self._seen.add(point)
         return new
 
+    def is_new(self, point: Point) -> bool:
+        return point not in self._seen
+
     def draw(self) -> Point | None:
         """A new point, marked as seen; None when every admissible point has been."""
         if self._rest is None:

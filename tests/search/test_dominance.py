@@ -28,7 +28,12 @@ def trial(space: Space, verdict: str, **changes: object) -> Trial:
         ("FITS", {"distributed_optimizer": False}, {"distributed_optimizer": True}, "FITS"),
         ("FITS", {"pp": 1, "micro_batches": 2}, {"pp": 1, "micro_batches": 8}, "FITS"),
         ("INCOMPLETE", {"pp": 1, "micro_batches": 1}, {"pp": 1, "distributed_optimizer": True}, "FITS"),
+        ("OOM", {"distributed_optimizer": True}, {"distributed_optimizer": False}, "OOM"),
+        ("OOM", {"micro_batches": 8}, {"micro_batches": 2}, "OOM"),
+        ("OOM", {"virtual": 1}, {"virtual": 4}, "OOM"),
         # and what must not be concluded
+        ("OOM", {"micro_batches": 2}, {"micro_batches": 8}, None),
+        ("OOM", {"virtual": 4}, {"virtual": 1}, None),
         ("FITS", {"recompute": True}, {"recompute": False}, None),
         ("OOM", {"recompute": False}, {"recompute": True}, None),
         ("OOM", {"distributed_optimizer": False}, {"distributed_optimizer": True}, None),
@@ -39,7 +44,7 @@ def trial(space: Space, verdict: str, **changes: object) -> Trial:
         ("FAILED", {"recompute": True}, {"recompute": False}, None),
     ],
 )
-def test_the_four_tactics(
+def test_megatrons_tactics(
     space: Space, known: str, seen: dict[str, object], about: dict[str, object], implies: str | None
 ) -> None:
     pruning = Dominance(space).pruning(space.point({**BASE, **about}), [trial(space, known, **seen)])
@@ -64,7 +69,7 @@ dominance: megatron
     assert dominance.path((0, 2, 0), (0, 0, 0), "fits")  # larger micro-batches are fewer
     assert not dominance.path((1, 2, 0), (1, 0, 0), "fits")
     assert dominance.path((0, 0, 1), (0, 0, 0), "oom") and not dominance.path((0, 0, 1), (0, 0, 2), "oom")
-    assert len(dominance.notes) == 2  # no sequence parallelism, no distributed optimizer here
+    assert len(dominance.notes) == 3  # no sequence parallelism, distributed optimizer or virtual stages here
 
 
 WRITTEN_OUT = """

@@ -127,7 +127,7 @@ def judge_trace(
         verdict=verdict,
         unsupported=tuple(incomplete),
         message=_what_is_missing(trace, estimates) if incomplete else "",
-        notes=(*trace.notes, *network.notes, *prediction.notes),
+        notes=(*what_if.notes, *trace.notes, *network.notes, *prediction.notes),
         stages_s={
             **(seconds or {}),
             "estimate": estimated - started,

@@ -24,7 +24,9 @@ _LEAST: Final = ONE // 1024  # a transfer that uses less of any link holds nobod
 
 # One row per class, communicator and operation that meet others.
 _CALL = np.dtype([("class", np.int64), ("communicator", np.int64), ("operation", np.int64)])
-_Lane = tuple[int, int, int]  # communicator, class of the sender, distance to the receiver (0: a collective)
+# Communicator, class of the sender, distance to the receiver; for collectives _RING or _EVERYBODY, and 0.
+_Lane = tuple[int, int, int]
+_RING, _EVERYBODY = -1, -2  # from each node to the next; from each to all others
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def _lanes(trace: JobTrace, calls: NDArray[np.void]) -> tuple[list[_Lane | None]
         if communicator in unknown or (operation.rank is None) != (operation.peer is None):
             lanes.append(None)
         elif operation.peer is None or operation.rank is None:
-            lanes.append((communicator, -1, 0))
+            lanes.append((communicator, _EVERYBODY if operation.collective == "all_to_all" else _RING, 0))
         else:
             here, there = (operation.members.index(rank) for rank in (operation.rank, operation.peer))
             sends = operation.collective == "send"
@@ -169,7 +171,7 @@ def _hops_of(
         communicator, sender, distance = lane
         ranks = members[communicator]
         if sender < 0:
-            found[lane] = topology.collective(ranks), ranks
+            found[lane] = topology.collective(ranks, everybody=sender == _EVERYBODY), ranks
         else:
             instance, place = np.nonzero(trace.class_of_rank[ranks] == sender)
             source, target = ranks[instance, place], ranks[instance, (place + distance) % ranks.shape[1]]

@@ -6,7 +6,6 @@ All of it is of the last simulated iteration.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from maya.clusters.types import Device
 from maya.simulate.kinds import kinds_of
 from maya.simulate.types import CommunicationTotal, RankTimeline, Stretch, Timeline
+from maya.trace.operations import COLLECTIVES
 from maya.trace.types import Collective, JobTrace, Kernel, Memcpy, Memset, Operation, RankTrace, RecordKind
 
 MILLISECOND_NS = 1_000_000
@@ -42,56 +42,65 @@ def critical_path_s(trace: JobTrace, timeline: Timeline) -> dict[str, float]:
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-@dataclass
-class _Sum:
-    calls: float = 0.0
-    moved: float = 0.0
-    seconds: float = 0.0
-    waiting: float = 0.0
-
-
 def communication(trace: JobTrace, timeline: Timeline) -> tuple[CommunicationTotal, ...]:
     """What goes over each communicator in each collective: of a rank that takes part, mean over these."""
     if not timeline.ranks:
         return ()
-    sums: defaultdict[tuple[int, str], _Sum] = defaultdict(_Sum)
+    calls = _calls(trace, timeline)
+    kinds = kinds_of(trace.operations)
+    names = np.array([COLLECTIVES.index(kind) if kind in COLLECTIVES else -1 for kind in kinds])
+    moved = np.array([op.bytes if isinstance(op, Collective) else 0 for op in trace.operations])
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
-    started = _last_arrivals(trace, timeline)
-    parties: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
+    key = calls["communicator"].astype(np.int64) * len(COLLECTIVES) + names[calls["operation"]]
+    keys, of_call = np.unique(key, return_inverse=True)
+    parties = np.unique(of_call.reshape(-1) * len(trace.ranks) + calls["class"])
+    ranks = np.bincount(parties // len(trace.ranks), sizes[parties % len(trace.ranks)])
+    weight = sizes[calls["class"]].astype(np.float64)
+    amounts = (1.0, moved[calls["operation"]], calls["ns"] * 1e-9, calls["waiting_ns"] * 1e-9)
+    means = [np.bincount(of_call.reshape(-1), weight * amount) / ranks for amount in amounts]
+    totals = [
+        CommunicationTotal(
+            communicator=(shape := trace.communicators[number // len(COLLECTIVES)]).id,
+            collective=COLLECTIVES[number % len(COLLECTIVES)],
+            members=shape.members,
+            instances=shape.instances,
+            ranks=int(ranks[row]),
+            calls=float(means[0][row]),
+            bytes=float(means[1][row]),
+            seconds=float(means[2][row]),
+            waiting_s=float(means[3][row]),
+        )
+        for row, number in enumerate(keys.tolist())
+    ]
+    return tuple(sorted(totals, key=lambda total: -total.seconds))
+
+
+# One row per collective or transfer of a class.
+_CALL = np.dtype(
+    [
+        ("class", np.int64),
+        ("communicator", np.int64),
+        ("operation", np.int64),
+        ("ns", np.int64),  # on the device
+        ("waiting_ns", np.int64),  # of it before the last party had come
+    ]
+)
+
+
+def _calls(trace: JobTrace, timeline: Timeline) -> NDArray[np.void]:
+    complete = _last_arrivals(trace, timeline)
+    tables = []
     for number, (rank, times) in enumerate(zip(trace.ranks, timeline.ranks, strict=True)):
         rows = np.flatnonzero(rank.records["rendezvous"] >= 0)
+        calls = np.zeros(len(rows), _CALL)
+        calls["class"] = number
+        for name in ("communicator", "operation"):
+            calls[name] = rank.records[name][rows]
         start, end = times.start[-1][rows], times.end[-1][rows]
-        waits = np.maximum(started[rank.records["rendezvous"][rows]] - start, 0)
-        calls = zip(
-            rank.records["communicator"][rows].tolist(), rank.records["operation"][rows].tolist(), strict=True
-        )
-        for row, (communicator, index) in enumerate(calls):
-            operation = trace.operations[index]
-            assert isinstance(operation, Collective)
-            entry = sums[communicator, operation.collective]
-            parties[communicator, operation.collective].add(number)
-            entry.calls += float(sizes[number])
-            entry.moved += float(sizes[number]) * operation.bytes
-            entry.seconds += float(sizes[number]) * float(end[row] - start[row]) * 1e-9
-            entry.waiting += float(sizes[number]) * float(waits[row]) * 1e-9
-    totals = []
-    for (communicator, collective), entry in sums.items():
-        shape = trace.communicators[communicator]
-        ranks = float(sizes[list(parties[communicator, collective])].sum())
-        totals.append(
-            CommunicationTotal(
-                communicator=communicator,
-                collective=collective,
-                members=shape.members,
-                instances=shape.instances,
-                ranks=int(ranks),
-                calls=entry.calls / ranks,
-                bytes=entry.moved / ranks,
-                seconds=entry.seconds / ranks,
-                waiting_s=entry.waiting / ranks,
-            )
-        )
-    return tuple(sorted(totals, key=lambda total: -total.seconds))
+        calls["ns"] = end - start
+        calls["waiting_ns"] = np.maximum(complete[rank.records["rendezvous"][rows]] - start, 0)
+        tables.append(calls)
+    return np.concatenate(tables)
 
 
 def _last_arrivals(trace: JobTrace, timeline: Timeline) -> NDArray[np.int64]:

@@ -41,8 +41,9 @@ class Topology:
     def links(self) -> int:
         return self._leaves_in + self._leaves
 
-    def collective(self, members: Ints) -> NDArray[np.void]:
-        """[hops] What a ring over each row of `members` [instances, size] loads, dtype HOP."""
+    def collective(self, members: Ints, everybody: bool = False) -> NDArray[np.void]:
+        """[hops] What a ring over each row of `members` [instances, size] loads, or an exchange of everybody with
+        everybody; dtype HOP."""
         instance = np.repeat(np.arange(len(members)), members.shape[1])
         flat = members.reshape(-1)
         node = self._node(flat)
@@ -53,7 +54,8 @@ class Topology:
             np.unique(instance * self._nodes + node) // self._nodes, minlength=len(members)
         )
         leaves_node = per_instance[instance] > 1
-        hops.append(self._rings(instance[leaves_node], node[leaves_node], self._nic(flat[leaves_node])))
+        between = self._exchanges if everybody else self._rings
+        hops.append(between(instance[leaves_node], node[leaves_node], self._nic(flat[leaves_node])))
         return _merged(np.concatenate(hops))
 
     def transfers(self, sources: Ints, targets: Ints) -> NDArray[np.void]:
@@ -169,6 +171,35 @@ class Topology:
         )
         return np.concatenate(self._crossings(rows[:, 0], rows[:, 1], following[place], rows[:, 2]))
 
+    def _exchanges(self, instance: Ints, node: Ints, nic: Ints) -> NDArray[np.void]:
+        """Between all nodes of an instance: each NIC out and in; of the leaf's uplinks what the other leaves get."""
+        rows = np.unique(np.stack([instance, node, nic], axis=1), axis=0)
+        hops = [
+            _hops(rows[:, 0], first + rows[:, 1] * self._nics + rows[:, 2], Carrier.NIC)
+            for first in (self._nics_out, self._nics_in)
+        ]
+        if self.cluster.oversubscription > 1 and len(rows):
+            nodes = np.unique(rows[:, :2], axis=0)
+            beside = np.stack([nodes[:, 0], nodes[:, 1] // self.cluster.nodes_per_leaf], axis=1)
+            _, leaf, count = np.unique(beside, axis=0, return_inverse=True, return_counts=True)
+            total = np.bincount(nodes[:, 0])[nodes[:, 0]]
+            outside = (total - count[leaf.reshape(-1)]) / np.maximum(total - 1, 1)
+            place = np.searchsorted(
+                nodes[:, 0] * self._nodes + nodes[:, 1], rows[:, 0] * self._nodes + rows[:, 1]
+            )
+            uplink = self._leaf(rows[:, 1], rows[:, 2])
+            for first in (self._leaves_out, self._leaves_in):
+                up = _hops(rows[:, 0], first + uplink, Carrier.NIC, self._uplink_weight)
+                up["weight"] *= outside[place]
+                hops.append(up)
+        return np.concatenate(hops)
+
+    @property
+    def _uplink_weight(self) -> float:
+        """Leaf uplinks that a NIC at its full rate takes."""
+        below = self.cluster.nodes_per_leaf * (1 if self.cluster.fabric == "rail" else self._nics)
+        return self.cluster.oversubscription / below
+
     def _crossings(self, instance: Ints, node: Ints, to: Ints, nic: Ints) -> list[NDArray[np.void]]:
         """NIC to NIC of that number, and up and down the spine between leaf switches."""
         out, into = self._nics_out + node * self._nics + nic, self._nics_in + to * self._nics + nic
@@ -176,10 +207,8 @@ class Topology:
         if self.cluster.oversubscription > 1:
             up, down = self._leaf(node, nic), self._leaf(to, nic)
             far = up != down
-            below = self.cluster.nodes_per_leaf * (1 if self.cluster.fabric == "rail" else self._nics)
-            weight = self.cluster.oversubscription / below
-            hops.append(_hops(instance[far], self._leaves_out + up[far], Carrier.NIC, weight))
-            hops.append(_hops(instance[far], self._leaves_in + down[far], Carrier.NIC, weight))
+            for first, leaf in ((self._leaves_out, up), (self._leaves_in, down)):
+                hops.append(_hops(instance[far], first + leaf[far], Carrier.NIC, self._uplink_weight))
         return hops
 
 

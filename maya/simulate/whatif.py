@@ -36,14 +36,17 @@ class WhatIf:
     scale: Mapping[str, float] = field(default_factory=dict)
     links: Mapping[str, Callable[[float], float]] = field(default_factory=dict)  # B/s before -> B/s after
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # the questions, for whoever reads the answer
 
     @staticmethod
     def parse(scale: Iterable[str] = (), links: Iterable[str] = (), slow_ranks: Iterable[str] = ()) -> WhatIf:
         """From `gemm=0.5`, `nvlink=2x` or `nic=100GB/s`, `17=1.2`. Raises WhatIfError."""
+        asked = {"--scale": tuple(scale), "--link": tuple(links), "--slow-rank": tuple(slow_ranks)}
         return WhatIf(
-            dict(_scale(text) for text in scale),
-            dict(_link(text) for text in links),
-            dict(_slow_rank(text) for text in slow_ranks),
+            dict(_scale(text) for text in asked["--scale"]),
+            dict(_link(text) for text in asked["--link"]),
+            dict(_slow_rank(text) for text in asked["--slow-rank"]),
+            tuple(f"what if: {option} {text}" for option, texts in asked.items() for text in texts),
         )
 
     def cluster(self, cluster: Cluster) -> Cluster:

@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from maya.clusters import load
+from maya.estimate import Estimator
+from maya.simulate import build_network, simulate
+from maya.trace import read_job
+from maya.trace.split import unfold
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 GPT = [
@@ -56,6 +62,14 @@ def test_all_reports_are_written(maya, tmp_path):
     assert "<html" in (tmp_path / "p.html").read_text()
 
 
+def simulated(change, directory):
+    cluster = load("dgx-h100")
+    trace = change(read_job(directory))
+    estimates = Estimator(cluster).estimate(trace.operations)
+    network = build_network(trace, estimates.use, cluster)
+    return simulate(trace, estimates.seconds, cluster, network=network).iteration_end_ns.tolist()
+
+
 def test_a_trace_simulated_twice_gives_the_same_bits(maya, tmp_path):
     wide = [
         *GPT,
@@ -75,6 +89,8 @@ def test_a_trace_simulated_twice_gives_the_same_bits(maya, tmp_path):
     assert maya("simulate", "trace", "--cluster", "dgx-a100", "--json", "c.json").returncode == 0
     slower = json.loads((tmp_path / "c.json").read_text())
     assert slower["iteration_time_s"] > first["iteration_time_s"]
+    merged, apart = (simulated(job, tmp_path / "trace") for job in (lambda trace: trace, unfold))
+    assert merged == apart
     questions = ("--scale", "gemm=0.5", "--link", "nvlink=2x", "--slow-rank", "1=2")
     assert maya("simulate", "trace", *questions, "--json", "d.json").returncode == 0
     changed = json.loads((tmp_path / "d.json").read_text())

@@ -123,6 +123,20 @@ def test_oversubscription_slows_what_crosses_the_spine(
     assert rings(small.model_copy(update=change), (0, 4)) == [ends]
 
 
+@pytest.mark.parametrize(("name", "ends"), [("all_gather", 100), ("all_to_all", 134)])
+def test_an_exchange_of_everybody_crosses_the_spine_more_than_a_ring(
+    small: Cluster, name: str, ends: int
+) -> None:
+    """Four nodes on two leaves of two, two to one: all NICs of a ring's one node in two cross, and fill the
+    uplink (2 x 1/2); of an exchange, two thirds of all do (2 x 2 x 2/3 / 2)."""
+    cluster = small.model_copy(update={"oversubscription": 2.0, "nodes_per_leaf": 2})
+    job = JobBuilder(16)
+    one_each = job.communicator((0, 4, 8, 12))
+    for rank in (0, 4, 8, 12):
+        job.ranks[rank].collective(one_each, 100, name=name)
+    assert run(job, cluster).ranks[0].end[0].tolist() == [ends]
+
+
 def test_a_pair_with_a_bridge_does_not_share_the_bus(ideal_cluster: Cluster) -> None:
     bridge = Link(kind="nvlink", bandwidth=56e9, latency_s=1e-6)
     bridged = with_node(ideal_cluster, pair_link=bridge)

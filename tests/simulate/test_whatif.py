@@ -59,6 +59,11 @@ def test_a_slow_rank_is_slow_in_an_unfolded_job_just_as_much(ideal_cluster: Clus
     assert ends[0].tolist() == ends[1].tolist()
 
 
+def test_the_answer_carries_the_question() -> None:
+    what_if = WhatIf.parse(scale=["gemm=0.5"], slow_ranks=["3=2"])
+    assert what_if.notes == ("what if: --scale gemm=0.5", "what if: --slow-rank 3=2")
+
+
 def test_links_are_scaled_or_replaced() -> None:
     cluster = WhatIf.parse(links=["nvlink=2x", "nic=800Gb/s"]).cluster(load("dgx-h100"))
     assert cluster.node.link.bandwidth == 900e9

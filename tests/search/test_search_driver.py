@@ -103,7 +103,7 @@ def test_pruned_trials_would_have_had_the_implied_outcome(new_search: NewSearch)
 
 
 def test_equal_runtime_is_inherited_from_the_trial_that_tells(new_search: NewSearch) -> None:
-    search = run_inline(new_search(search__algorithm="grid", stop__patience=10_000))
+    search = run_inline(new_search(search__algorithm="random", stop__patience=10_000))
     same = [trial for trial in search.trials if trial.pruning and trial.pruning.implies == "FITS"]
     assert same
     for trial in same:

@@ -11,7 +11,7 @@ import numpy as np
 from maya.clusters import Cluster, Device
 from maya.estimate import attention, collectives, convolution, embedding, gemm, kernels, memory
 from maya.estimate.profiles import Profiles, identity
-from maya.estimate.sustained import sustained_seconds
+from maya.estimate.sustained import sustainable_share, sustained_seconds
 from maya.estimate.types import Estimates, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
 
@@ -30,7 +30,8 @@ class Estimator:
 
     A pure function of its arguments: the same operations get the same answers, in any order and mix.
     `reuse` tells of embedding tables how often a batch looks the same row up (see embedding.py).
-    `profiles` are consulted first; None: those that MAYA_PROFILES names.
+    `profiles` are consulted first; None: those that MAYA_PROFILES names. `sustainable` is the share of the peak rate
+    that long runs keep up (sustained.py); None: the device's fitted one.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class Estimator:
         cluster: Cluster,
         reuse: embedding.Reuse = MappingProxyType({}),
         profiles: Profiles | None = None,
+        sustainable: float | None = None,
     ) -> None:
         self._cluster = cluster
         self._reuse = reuse
         profiles = Profiles.from_environment() if profiles is None else profiles
         self._measured = profiles.on(cluster.device.name)
+        self._sustainable = sustainable_share(cluster.device) if sustainable is None else sustainable
         self._gemm = gemm.GemmEstimator(cluster.device)
         self._answers: dict[Operation, _Answer] = {}
 
@@ -91,7 +94,7 @@ class Estimator:
                 return self._kernel(operation)
 
     def _sustained(self, burst_s: float, provenance: Provenance, flops: float, peak: float) -> _Answer:
-        return _Answer(sustained_seconds(burst_s, flops, peak, self._cluster.device), provenance, flops)
+        return _Answer(sustained_seconds(burst_s, flops, peak, self._sustainable), provenance, flops)
 
     def _kernel(self, kernel: Kernel) -> _Answer:
         device = self._cluster.device

@@ -1,8 +1,9 @@
 """What long runs lose against bursts: under sustained load a device's power limit lowers its clock.
 
-The tables were measured in bursts of a few milliseconds. Tensor cores at their peak draw the most, so a product slows
-down in proportion to the share of the peak rate that it reaches in a burst. One coefficient a device, fitted on whole
-iterations (scripts/fit/sustained).
+The tables were measured in bursts of a few milliseconds. A product that keeps more of the tensor cores busy than the
+power limit sustains runs at a lower clock f; dynamic power goes as f V^2, about f^3, so the work that draws
+share / sustainable times the limit slows down by the cube root of that. One coefficient a device, the sustainable share
+of the peak rate, fitted on whole iterations of the fit share (scripts/fit/sustained).
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from maya.clusters import Device
 from maya.estimate.fits import fit_for
 
 
-def sustained_seconds(burst_s: float, flops: float, peak: float, device: Device) -> float:
+def sustainable_share(device: Device) -> float:
+    """The share of its peak rate that the device sustains without lowering its clock."""
+    return float(fit_for("sustained", device).coefficients["sustainable_share"])
+
+
+def sustained_seconds(burst_s: float, flops: float, peak: float, sustainable: float) -> float:
     """Seconds under sustained load of work that takes `burst_s` in a burst; `peak` in FLOP/s."""
     if burst_s <= 0:
         return burst_s
     share = min(flops / burst_s / peak, 1.0)
-    return burst_s * (1 + float(fit_for("sustained", device).coefficients["slowdown_at_peak"]) * share)
+    return burst_s * float(max(share / sustainable, 1.0) ** (1 / 3))

@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from maya.estimate import attention
 from maya.trace.operations import COLLECTIVES
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
@@ -52,6 +55,12 @@ def _kernel_kind(kernel: Kernel) -> str:
 
 def kinds_of(operations: Sequence[Operation]) -> tuple[str, ...]:
     return tuple(kind_of(operation) for operation in operations)
+
+
+def memory_bound(operations: Sequence[Operation]) -> NDArray[np.bool_]:
+    """[operations] Whether what limits each is memory bandwidth: all but products, convolutions and attention."""
+    bound_by_multiprocessors = ("gemm", "attention", "convolution", *COLLECTIVES)
+    return ~np.isin(np.array(kinds_of(operations), np.str_), bound_by_multiprocessors)
 
 
 def members(name: str) -> tuple[str, ...]:

@@ -39,12 +39,22 @@ class Network:
     flow_link: NDArray[np.uint32]
     flow_use: NDArray[np.int64]
     flow_share: NDArray[np.int64]
+    draws: NDArray[np.int64]  # [rendezvous] of each party's memory bandwidth; or empty
     links: int
     notes: tuple[str, ...] = ()
 
     @property
     def arrays(self) -> dict[str, Any]:
-        names = ("flow_of", "flow_peak", "flow_begin", "flow_link", "flow_use", "flow_share", "links")
+        names = (
+            "flow_of",
+            "flow_peak",
+            "flow_begin",
+            "flow_link",
+            "flow_use",
+            "flow_share",
+            "draws",
+            "links",
+        )
         return {name: getattr(self, name) for name in names}
 
 
@@ -52,7 +62,7 @@ def no_network(rendezvous: int) -> Network:
     """Every transfer has its links to itself."""
     none = np.empty(0, np.int64)
     flows = np.full(rendezvous, -1, np.int32)
-    return Network(flows, none, np.zeros(1, np.uint32), none.astype(np.uint32), none, none, 0)
+    return Network(flows, none, np.zeros(1, np.uint32), none.astype(np.uint32), none, none, none, 0)
 
 
 def build_network(trace: JobTrace, use: NDArray[np.float64] | None, cluster: Cluster) -> Network:
@@ -73,7 +83,25 @@ def build_network(trace: JobTrace, use: NDArray[np.float64] | None, cluster: Clu
     worth = np.array([flow.peak >= _LEAST for flow in flows] + [False])
     flow_of = np.full(total, -1, np.int32)
     np.maximum.at(flow_of, rendezvous, np.where(worth[pattern_of_call], pattern_of_call, -1)[call_of])
-    return _packed(flow_of, flows, notes)
+    draws = np.zeros(total, np.int64)
+    np.maximum.at(draws, rendezvous, _draws(trace, calls, use, cluster)[call_of])
+    return _packed(flow_of, flows, draws, notes)
+
+
+# Times that a byte on a link passes the memory of a device: read to be sent and written as it comes, and read once
+# more where it is reduced (ring algorithm).
+_PASSES: Final = {"all_reduce": 3, "reduce_scatter": 3, "reduce": 3, "send": 1, "recv": 1}
+
+
+def _draws(
+    trace: JobTrace, calls: NDArray[np.void], use: NDArray[np.float64], cluster: Cluster
+) -> NDArray[np.int64]:
+    """[calls] Share of a device's memory bandwidth that a transfer draws, in 1 / ONE."""
+    passes = [_PASSES.get(op.collective, 2) if isinstance(op, Collective) else 0 for op in trace.operations]
+    rates = use @ np.array([cluster.node.link.bandwidth, cluster.nic_bandwidth])
+    share = np.minimum(np.array(passes) * rates / cluster.device.memory_bandwidth, 1.0)
+    drawn: NDArray[np.int64] = np.rint(share[calls["operation"]] * ONE).astype(np.int64)
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -95,7 +123,9 @@ class _Flow:
         return _Flow(peak, link[used], total[used], share[used])
 
 
-def _packed(flow_of: NDArray[np.int32], flows: list[_Flow], notes: tuple[str, ...]) -> Network:
+def _packed(
+    flow_of: NDArray[np.int32], flows: list[_Flow], draws: NDArray[np.int64], notes: tuple[str, ...]
+) -> Network:
     empty = np.empty(0, np.int64)
     numbers, link = np.unique(np.concatenate([empty, *(f.link for f in flows)]), return_inverse=True)
     return Network(
@@ -105,6 +135,7 @@ def _packed(flow_of: NDArray[np.int32], flows: list[_Flow], notes: tuple[str, ..
         link.reshape(-1).astype(np.uint32),
         np.concatenate([empty, *(flow.use for flow in flows)]),
         np.concatenate([empty, *(flow.share for flow in flows)]),
+        draws,
         len(numbers),
         notes,
     )

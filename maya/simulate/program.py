@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.simulate.kinds import memory_bound
 from maya.simulate.types import SimulationError
 from maya.trace.types import JobTrace, RecordKind
 
@@ -26,7 +27,7 @@ class Action(IntEnum):
     HOST = 7
 
 
-BLOCKING, NO_LAUNCH, PREVIOUS_ITERATION, POINT_TO_POINT = 1, 2, 4, 8  # CallFlags
+BLOCKING, NO_LAUNCH, PREVIOUS_ITERATION, POINT_TO_POINT, MEMORY_BOUND = 1, 2, 4, 8, 16  # CallFlags
 ORDINARY, LEGACY_DEFAULT, SYNCHRONISES_WITH_DEFAULT = 0, 1, 2  # StreamFlags
 
 _ACTION_OF_KIND = np.full(256, Action.HOST, np.uint8)
@@ -85,6 +86,7 @@ def build_program(
         (BLOCKING, records["blocking"]),
         (NO_LAUNCH, records["graph"]),
         (POINT_TO_POINT, records["peer_class"] >= 0),
+        (MEMORY_BOUND, np.append(memory_bound(trace.operations), False)[records["operation"]]),
     ):
         flags[chosen] |= bit
     arrays: dict[str, NDArray[Any]] = {

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.simulate.kinds import memory_bound
 from maya.simulate.network import ONE, Network
 from maya.simulate.types import Activity, SimulationError
 from maya.trace.types import JobTrace, RecordKind
@@ -38,7 +39,7 @@ class _Item:
 
 @dataclass
 class _Transfer:
-    rendezvous: int
+    draws: int  # of each party's memory bandwidth
     parties: list[tuple[_Rank, _Item]]
     pattern: int
     left: int
@@ -58,7 +59,8 @@ class _Rank:
     recorded: set[tuple[int, int]] = field(default_factory=set)  # (iteration, row) of events
     busy: dict[str, int] = field(default_factory=lambda: {"work": 0, "communication": 0, "moving": 0})
     touched: int = 0
-    occupied: int = 0  # of its multiprocessors, in 1 / ONE, by communication kernels
+    # What communication takes of its multiprocessors (False) and its memory bandwidth (True), in 1 / ONE.
+    taken: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
     host: Iterator[tuple[int, Callable[[], bool]]] | None = None
     blocked_on: Callable[[], bool] | None = None
     finished: bool = False
@@ -94,6 +96,7 @@ class Reference:
     ) -> None:
         self.network = network
         self.occupies = {True: transfer_occupies, False: collective_occupies}  # by: is it point to point
+        self.memory_bound = memory_bound(trace.operations).tolist()
         self.durations = [*durations_ns.tolist(), 0]
         self.iterations = iterations
         self.launch_call, self.launch_latency, self.queue_depth = launch_call, launch_latency, queue_depth
@@ -262,7 +265,7 @@ class Reference:
             self.start[rank.index][item.iteration, row] = self.now
         if call["kind"] == RecordKind.COLLECTIVE:
             self._account(rank, "communication", 1)
-            self._occupy(rank, self.occupies[call["peer_class"] >= 0])
+            self._take(rank, False, self.occupies[call["peer_class"] >= 0])
             item.open_transfers = len(item.members)
             for row in item.members:
                 self._arrive(rank, item, rank.calls[row]["rendezvous"])
@@ -277,7 +280,7 @@ class Reference:
         call = rank.calls[item.row]
         if call["kind"] == RecordKind.COLLECTIVE:
             self._account(rank, "communication", -1)
-            self._occupy(rank, -self.occupies[call["peer_class"] >= 0])
+            self._take(rank, False, -self.occupies[call["peer_class"] >= 0])
         elif call["kind"] in _DEVICE_WORK:
             self._account(rank, "work", -1)
         for row in item.members:
@@ -293,22 +296,29 @@ class Reference:
 
     def _compute(self, rank: _Rank, item: _Item) -> None:
         """Work ends after what is `left` of it at the rank's present rate; what was said before is void."""
-        rate = max(ONE - rank.occupied, ONE // 2)
+        rate = self._rate(rank, self._needs_memory(rank, item))
         item.due = self.now + -(-max(0, item.left) // rate)
         self._schedule(item.due, self._work_ends, rank, item)
+
+    def _needs_memory(self, rank: _Rank, item: _Item) -> bool:
+        return bool(self.memory_bound[rank.calls[item.row]["operation"]])
+
+    def _rate(self, rank: _Rank, memory: bool) -> int:
+        return max(ONE - rank.taken[memory], ONE // 2)
 
     def _work_ends(self, rank: _Rank, item: _Item) -> None:
         if not item.done and item.due == self.now:
             self._finish(rank, item)
 
-    def _occupy(self, rank: _Rank, change: int) -> None:
-        if change == 0:
+    def _take(self, rank: _Rank, memory: bool, change: int) -> None:
+        """Communication takes more of the device, or gives it back."""
+        before = self._rate(rank, memory)
+        rank.taken[memory] += change
+        if self._rate(rank, memory) == before:
             return
-        before = max(ONE - rank.occupied, ONE // 2)
-        rank.occupied += change
         for queue in rank.streams.values():
-            if queue and queue[0].running and queue[0].due >= 0:
-                item = queue[0]
+            item = queue[0] if queue else None
+            if item and item.running and item.due >= 0 and self._needs_memory(rank, item) == memory:
                 item.left -= before * (self.now - item.since)
                 item.since = self.now
                 self._compute(rank, item)
@@ -322,11 +332,15 @@ class Reference:
         if len(arrived) < len(parties):
             return
         del self.arrived[rendezvous]
+        draws = (
+            0 if self.network is None or not len(self.network.draws) else int(self.network.draws[rendezvous])
+        )
         for party, _ in arrived:
             self._account(party, "moving", 1)
+            self._take(party, True, draws)
         duration = max(self.durations[party.calls[row]["operation"]] for party, row in parties)
         pattern = -1 if self.network is None else int(self.network.flow_of[rendezvous])
-        transfer = _Transfer(rendezvous, arrived, pattern, duration * ONE, self.now, self.now + duration)
+        transfer = _Transfer(draws, arrived, pattern, duration * ONE, self.now, self.now + duration)
         self._schedule(transfer.due, self._transfer_due, transfer)
         if pattern >= 0 and duration > 0:
             self.under_way.append(transfer)
@@ -339,7 +353,7 @@ class Reference:
         if transfer in self.under_way:
             self.under_way = [other for other in self.under_way if other is not transfer]
             self._share_links()
-        self._end_transfer(transfer.parties)
+        self._end_transfer(transfer)
 
     def _share_links(self) -> None:
         """Changes the rates of all transfers under way to the fair ones."""
@@ -352,9 +366,10 @@ class Reference:
                 transfer.due = self.now + -(-max(0, transfer.left) // rate)
                 self._schedule(transfer.due, self._transfer_due, transfer)
 
-    def _end_transfer(self, parties: list[tuple[_Rank, _Item]]) -> None:
-        for rank, item in parties:
+    def _end_transfer(self, transfer: _Transfer) -> None:
+        for rank, item in transfer.parties:
             self._account(rank, "moving", -1)
+            self._take(rank, True, -transfer.draws)
             item.open_transfers -= 1
             if item.open_transfers == 0:
                 self._finish(rank, item)

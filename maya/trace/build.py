@@ -14,6 +14,7 @@ from maya.trace.types import (
     RECORD,
     Collective,
     Communicator,
+    Gemm,
     JobTrace,
     Kernel,
     Operation,
@@ -40,6 +41,11 @@ class RankBuilder:
         operation = Kernel(f"kernel of {duration_ns} ns", (1, 1, 1), (1, 1, 1))
         number = self._job.number(operation, duration_ns)
         self._call(RecordKind.KERNEL, stream, host_ns, operation=number, blocking=int(blocking))
+
+    def gemm(self, duration_ns: int, stream: int = 1, *, host_ns: int = 0) -> None:
+        """A matrix product: needs the device's multiprocessors where a kernel needs its memory."""
+        number = self._job.number(Gemm(duration_ns, 1, 1), duration_ns)
+        self._call(RecordKind.KERNEL, stream, host_ns, operation=number)
 
     def event_record(self, event: int, stream: int = 1, *, host_ns: int = 0) -> None:
         self._call(RecordKind.EVENT_RECORD, stream, host_ns, event=event)

@@ -66,6 +66,7 @@ def shared_link(trace: JobTrace, copies: int) -> Network:
         flow_link=links.astype(np.uint32),
         flow_use=use,
         flow_share=np.full(copies, ONE),
+        draws=np.full(transfers, ONE // 8),
         links=copies,
     )
 

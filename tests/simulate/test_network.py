@@ -165,8 +165,21 @@ def test_computation_has_what_communication_leaves_of_the_device(ideal_cluster: 
     job = JobBuilder(2)
     pair = job.communicator((0, 1))
     for rank in job.ranks:
-        rank.kernel(1000, stream=1)
+        rank.gemm(1000, stream=1)
         rank.collective(pair, 600, stream=2)
+    timeline = run(job, ideal_cluster.model_copy(update={"device": device}))
+    assert timeline.ranks[0].end[0].tolist() == [600 + 550, 600]
+
+
+def test_kernels_bound_by_memory_have_the_bandwidth_that_communication_leaves(ideal_cluster: Cluster) -> None:
+    """An all-gather at 500 GB/s (port and NIC) reads and writes 1,000 of 4,000 GB/s for 600 ns: 450 of 1,000 ns
+    are done by then."""
+    device = ideal_cluster.device.model_copy(update={"memory_bandwidth": 4e12})
+    job = JobBuilder(2)
+    pair = job.communicator((0, 1))
+    for rank in job.ranks:
+        rank.kernel(1000, stream=1)
+        rank.collective(pair, 600, stream=2, name="all_gather")
     timeline = run(job, ideal_cluster.model_copy(update={"device": device}))
     assert timeline.ranks[0].end[0].tolist() == [600 + 550, 600]
 

@@ -16,11 +16,12 @@ from maya.trace.build import JobBuilder, RankBuilder
 
 COSTS = st.tuples(st.sampled_from([0, 3]), st.sampled_from([1, 2, 5, 1024]))
 TIME = st.integers(0, 20)
+DRAWS = st.sampled_from([0, ONE // 7, ONE])
 
 
 def local_call(draw: st.DrawFn, rank: RankBuilder) -> None:
     stream, event, host = draw(st.integers(0, 3)), draw(st.integers(0, 2)), draw(TIME)
-    match draw(st.integers(0, 7)):
+    match draw(st.integers(0, 8)):
         case 0 | 1 | 2:
             rank.kernel(draw(TIME), stream, host_ns=host, blocking=draw(st.booleans()))
         case 3:
@@ -33,6 +34,8 @@ def local_call(draw: st.DrawFn, rank: RankBuilder) -> None:
             rank.stream_synchronize(stream, host_ns=host)
         case 7:
             rank.device_synchronize(host_ns=host)
+        case 8:
+            rank.gemm(draw(TIME), stream, host_ns=host)
 
 
 @st.composite
@@ -81,6 +84,7 @@ def networks(draw: st.DrawFn, transfers: int = 64) -> Network:
         flow_link=np.array([link for link, _ in hops], np.uint32),
         flow_use=np.array([use for _, use in hops], np.int64),
         flow_share=np.array([use * ONE // peak for peak, own in patterns for _, use in own], np.int64),
+        draws=np.array(draw(st.lists(DRAWS, min_size=transfers, max_size=transfers)), np.int64),
         links=links,
     )  # fmt: skip
 

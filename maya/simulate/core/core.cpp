@@ -59,6 +59,7 @@ Program program_of(const nb::dict& fields) {
   from.read("flow_link", program.flow_link);
   from.read("flow_use", program.flow_use);
   from.read("flow_share", program.flow_share);
+  from.read("draws", program.draws);
   from.read("links", program.links);
   from.read("events", program.events);
   from.read("iterations", program.iterations);

@@ -267,7 +267,7 @@ void Engine::begin(std::uint32_t index, Stream& stream, const Call& call) {
     return;
   }
   ++rank.communicating;
-  occupy(stream.rank, occupied_by(call));
+  take(stream.rank, kMultiprocessors, occupied_by(call));
   stream.due = kNever;
   stream.pending = static_cast<std::uint32_t>(call.count);
   const Place self = placed(stream.rank, head(stream).call, head(stream).iteration);
@@ -277,23 +277,22 @@ void Engine::begin(std::uint32_t index, Stream& stream, const Call& call) {
 // Work ends `left` from now at the rank's present rate.
 void Engine::compute(std::uint32_t index, Stream& stream, const Rank& rank) {
   const std::int64_t needed = std::max<std::int64_t>(0, stream.left);
+  const std::int64_t now = rate(rank, need_of(calls_[head(stream).call]));
   stream.since = now_;
-  stream.due = now_ + (needed + rank.rate - 1) / (rank.rate == kOne ? kOne : rank.rate);
+  stream.due = now_ + (needed + now - 1) / (now == kOne ? kOne : now);
   queue_.push(stream.due, index);
 }
 
-// Communication kernels come or go: what is left of the multiprocessors computes.
-void Engine::occupy(std::uint32_t rank_index, std::int64_t change) {
+// Communication takes more of the device, or gives it back: work of that need goes on at another rate.
+void Engine::take(std::uint32_t rank_index, Need need, std::int64_t change) {
   Rank& rank = ranks_[rank_index];
-  rank.occupied += change;
-  const std::int64_t rate = std::max(kOne - rank.occupied, kOne / 2);
-  if (rate == rank.rate) return;
-  const std::int64_t before = rank.rate;
-  rank.rate = rate;
-  if (rank.computing == 0) return;
+  const std::int64_t before = rate(rank, need);
+  rank.taken[need] += change;
+  if (rank.computing == 0 || rate(rank, need) == before) return;
   for (std::uint32_t s = program_.stream_begin[rank_index]; s < program_.stream_begin[rank_index + 1]; ++s) {
     Stream& stream = streams_[s];
     if (stream.state != StreamState::kRunning || stream.due == kNever) continue;
+    if (need_of(calls_[head(stream).call]) != need) continue;
     stream.left -= before * (now_ - stream.since);
     compute(s, stream, rank);
   }
@@ -313,7 +312,7 @@ void Engine::finish(std::uint32_t index) {
   } else if (call.action == Action::kTransfer) {
     touch(rank);
     --rank.communicating;
-    occupy(stream.rank, -occupied_by(call));
+    take(stream.rank, kMultiprocessors, -occupied_by(call));
   }
   ++events_;
   ++stream.completed;
@@ -361,6 +360,7 @@ void Engine::arrive(std::uint32_t transfer, Place by) {
     Rank& rank = ranks_[stream.rank];
     touch(rank);
     ++rank.moving;
+    if (!program_.draws.empty()) take(stream.rank, kMemory, program_.draws[transfer]);
     if (timeline_) causes_.last[place(stream.rank, head(stream).call, head(stream).iteration)] = by;
   }
   network_.start(transfer, now_);
@@ -374,6 +374,7 @@ void Engine::end_transfer(std::uint32_t transfer) {
     Rank& rank = ranks_[streams_[index].rank];
     touch(rank);
     --rank.moving;
+    if (!program_.draws.empty()) take(streams_[index].rank, kMemory, -program_.draws[transfer]);
     if (--streams_[index].pending > 0) continue;
     finish(index);
     poke(index);

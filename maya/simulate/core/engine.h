@@ -1,6 +1,7 @@
 // The discrete-event engine: host threads, streams, events and rendezvous (docs/simulation.md).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -81,14 +82,18 @@ class Engine {
   // The host's place within its current call.
   enum class Phase : std::uint8_t { kBetween, kIssued, kQueued };
 
+  // What work on the device is bound by.
+  enum Need { kMultiprocessors, kMemory };
+
   struct Rank {
     Nanoseconds host_time = 0;
     Nanoseconds touched = 0;  // activity is accounted for up to here
     Nanoseconds activity[kActivities] = {};
     std::uint32_t call = 0, iteration = 0, steps_ended = 0;
     std::uint32_t computing = 0, communicating = 0, moving = 0;  // pieces of work under way
-    std::int64_t occupied = 0;  // by communication kernels: multiprocessors of kOne
-    std::int64_t rate = kOne;   // of computation
+    // What communication takes of the device, of kOne: multiprocessors by its kernels, waiting or not, and
+    // memory bandwidth by its transfers under way. By Need.
+    std::int64_t taken[2] = {};
     std::uint32_t waits_stream = kNone, waits_completed = 0;     // until that many have completed
     std::uint32_t waits_event = kNone, waits_recorded = 0;       // until it was recorded that often
     Phase phase = Phase::kBetween;
@@ -121,7 +126,7 @@ class Engine {
   void begin(std::uint32_t stream_index, Stream& stream, const Call& call);
   void finish(std::uint32_t stream);
   void compute(std::uint32_t stream_index, Stream& stream, const Rank& rank);
-  void occupy(std::uint32_t rank_index, std::int64_t change);
+  void take(std::uint32_t rank_index, Need need, std::int64_t change);
   void wake_default(std::uint32_t rank, Place by);
   void record_event(std::uint32_t event, std::uint32_t rank, Place by);
   void arrive(std::uint32_t transfer, Place by);
@@ -134,6 +139,9 @@ class Engine {
   const Item& head(const Stream& stream) const {
     return items_[stream.ring + (stream.completed & stream.mask)];
   }
+  static Need need_of(const Call& call) { return call.flags & kMemoryBound ? kMemory : kMultiprocessors; }
+  // Work has what communication leaves, at least a half: shares of two are max-min fair.
+  static std::int64_t rate(const Rank& rank, Need need) { return std::max(kOne - rank.taken[need], kOne / 2); }
   std::int64_t occupied_by(const Call& call) const {
     return call.flags & kPointToPoint ? program_.transfer_occupies : program_.collective_occupies;
   }

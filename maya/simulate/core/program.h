@@ -24,6 +24,7 @@ enum CallFlags : std::uint8_t {
   kNoLaunch = 2,           // replayed from a CUDA graph: no launch call of its own
   kPreviousIteration = 4,  // waits for the event as the iteration before recorded it
   kPointToPoint = 8,       // a communication kernel that only sends and receives
+  kMemoryBound = 16,       // work that needs memory bandwidth, not multiprocessors
 };
 
 enum StreamFlags : std::uint8_t {
@@ -54,6 +55,7 @@ struct Program {
   std::span<const std::uint32_t> flow_link;           // [hops]
   std::span<const std::int64_t> flow_use;             // [hops] of the link, by all that the rank class stands for
   std::span<const std::int64_t> flow_share;           // [hops] sum over these of use / peak
+  std::span<const std::int64_t> draws;                // [rendezvous] of each party's memory bandwidth; may be empty
   std::uint32_t links = 0;                            // 0: transfers share nothing
   std::uint32_t events = 0;
   std::uint32_t iterations = 1;

@@ -68,7 +68,7 @@ class ForkServer:
         started = time.perf_counter()
         self._warm(job)
         run = self._run_once(job, directory, started)
-        while run.status == "failed" and (run.merged or run.launched < job.world):
+        while run.status == "failed" and self._missed_others(run, directory):
             # A rank may have missed one that had ended or was never started; with more of them it cannot.
             wider = job.launching_more()
             if wider is None:
@@ -81,6 +81,12 @@ class ForkServer:
                 )
             run = again
         return run
+
+    @staticmethod
+    def _missed_others(run: Run, directory: Path) -> bool:
+        """Whether a script that failed had been left without ranks. Until it makes a group it needs none."""
+        groups = _groups_file(directory)
+        return run.merged or (run.launched < run.world and groups.exists() and groups.stat().st_size > 0)
 
     def _run_once(self, job: Job, directory: Path, started: float) -> Run:
         for stale in directory.glob("rank-*"):

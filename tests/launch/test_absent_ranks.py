@@ -93,6 +93,12 @@ def test_a_large_world_takes_few_ranks(launch: Launch) -> None:
         assert sum(c.instances for c in alike) in (own, 2 * own)  # pairs: tensor groups and pipelines
 
 
+def test_a_script_that_fails_before_it_needs_others_is_not_run_again(launch: Launch) -> None:
+    run = launch("raise ValueError('64 layers on 3 stages')", 64)
+    assert (run.status, run.launched) == ("failed", 2)
+    assert "64 layers on 3 stages" in run.traceback
+
+
 @pytest.mark.parametrize("ranks", ["dedup", "representatives"])
 def test_a_script_that_needs_every_rank_says_so_or_gets_them(launch: Launch, ranks: str) -> None:
     run = launch(

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstring>
 #include <utility>
 
 namespace maya {
@@ -16,7 +14,9 @@ constexpr std::array kSizes{
     Size{"unsigned long", 8}, Size{"double", 8}, Size{"float", 4}, Size{"long", 8}, Size{"int", 4}, Size{"short", 2},
     Size{"signed char", 1}, Size{"bool", 1}};
 
-int size_of(std::string_view type) {
+}  // namespace
+
+int size_of_type(std::string_view type) {
   while (type.starts_with(' ')) type.remove_prefix(1);
   for (const std::string_view qualifier : {" const&", "&", "*"})
     if (type.ends_with(qualifier)) type.remove_suffix(qualifier.size());
@@ -25,7 +25,6 @@ int size_of(std::string_view type) {
   return -1;
 }
 
-// The text between the bracket that `text` begins with and its partner.
 std::string_view bracketed(std::string_view text) {
   int depth = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -36,6 +35,8 @@ std::string_view bracketed(std::string_view text) {
   return {};
 }
 
+namespace {
+
 // Sum of the sizes of a comma-separated list of types; -1: one of them is not a plain number.
 int sum_of_types(std::string_view list) {
   int sum = 0;
@@ -45,7 +46,7 @@ int sum_of_types(std::string_view list) {
     if (at < list.size() && list[at] == '<') ++depth;
     if (at < list.size() && list[at] == '>') --depth;
     if (at < list.size() && (list[at] != ',' || depth > 0)) continue;
-    const int bytes = size_of(list.substr(start, at - start));
+    const int bytes = size_of_type(list.substr(start, at - start));
     if (bytes < 0) return -1;
     sum += bytes;
     start = at + 1;
@@ -68,7 +69,7 @@ int functor_bytes(std::string_view name) {
       if (at < list.size() && (list[at] == '<' || list[at] == '(')) ++depth;
       if (at < list.size() && (list[at] == '>' || list[at] == ')')) --depth;
       if (at < list.size() && (list[at] != ',' || depth > 0)) continue;
-      if (index++ == wanted) return size_of(list.substr(start, at - start));
+      if (index++ == wanted) return size_of_type(list.substr(start, at - start));
       start = at + 1;
     }
     return -1;
@@ -108,34 +109,6 @@ int lambda_bytes(std::string_view name) {
   return inputs + sum_of_types(list.substr(0, list.find(',')));
 }
 
-// multi_tensor_apply_kernel's first parameter (ATen/native/cuda/MultiTensorApply.cuh): addresses of
-// `depth` lists of M tensors, then M element counts, then for TensorListScalarListMetadata M scalars and
-// for FusedOptimizerTensorListMetadata M pointers to step counts, then each block's tensor and chunk.
-struct ListMetadata {
-  std::size_t numel, block_to_tensor, block_to_chunk;  // offsets in bytes
-};
-
-constexpr std::size_t kMaxBlocks = 320;
-constexpr std::int64_t kChunk = 65536;  // elements
-
-ListMetadata list_metadata(int depth, std::size_t scalar_bytes, bool steps) {
-  constexpr std::size_t kTensors[] = {110, 64, 48, 36, 30}, kScalarTensors[] = {96, 64, 48, 36, 30};
-  const auto row = static_cast<std::size_t>(depth - 1);
-  const std::size_t tensors = scalar_bytes ? kScalarTensors[row] : kTensors[row];
-  ListMetadata at{};
-  at.numel = 8 * static_cast<std::size_t>(depth) * tensors;
-  at.block_to_tensor = at.numel + 8 * tensors + scalar_bytes * tensors + (steps ? 8 * kScalarTensors[row] : 0);
-  at.block_to_chunk = (at.block_to_tensor + kMaxBlocks + 3) / 4 * 4;
-  return at;
-}
-
-template <class Value>
-Value read_at(const void* base, std::size_t offset) {
-  Value value;
-  std::memcpy(&value, static_cast<const std::byte*>(base) + offset, sizeof value);
-  return value;
-}
-
 }  // namespace
 
 ElementwiseShape elementwise_shape(std::string_view name) {
@@ -147,43 +120,6 @@ ElementwiseShape elementwise_shape(std::string_view name) {
   shape.bytes_per_element = functor_bytes(name);
   if (shape.bytes_per_element < 0) shape.bytes_per_element = lambda_bytes(name);
   return shape;
-}
-
-MultiTensorShape multi_tensor_shape(std::string_view name) {
-  constexpr std::string_view kKernel = "multi_tensor_apply_kernel<";
-  const auto at = name.find(kKernel);
-  if (at == std::string_view::npos) return {};
-  std::string_view metadata = name.substr(at + kKernel.size());
-  const auto open = metadata.find('<');
-  if (open == std::string_view::npos) return {};
-  const std::string_view type = metadata.substr(0, open);
-  const std::string_view list = bracketed(metadata.substr(open));
-  MultiTensorShape shape;
-  shape.steps = type.ends_with("FusedOptimizerTensorListMetadata");
-  std::string_view depth = list;
-  if (type.ends_with("TensorListScalarListMetadata")) {
-    const auto comma = list.rfind(',');
-    if (comma == std::string_view::npos) return {};
-    shape.scalar_bytes = size_of(list.substr(0, comma));
-    depth = list.substr(comma + 2);
-  } else if (!shape.steps && !type.ends_with("TensorListMetadata")) {
-    return {};
-  }
-  std::from_chars(depth.data(), depth.data() + depth.size(), shape.depth);
-  if (shape.depth < 1 || shape.depth > 5 || shape.scalar_bytes < 0) return {};
-  return shape;
-}
-
-std::uint64_t multi_tensor_elements(const MultiTensorShape& shape, const void* metadata, std::uint32_t blocks) {
-  const ListMetadata at = list_metadata(shape.depth, static_cast<std::size_t>(shape.scalar_bytes), shape.steps);
-  std::int64_t elements = 0;
-  for (std::size_t block = 0; block < blocks && block < kMaxBlocks; ++block) {
-    const auto tensor = read_at<std::uint8_t>(metadata, at.block_to_tensor + block);
-    const auto chunk = read_at<std::int32_t>(metadata, at.block_to_chunk + 4 * block);
-    const auto numel = read_at<std::int64_t>(metadata, at.numel + 8 * tensor);
-    elements += std::clamp<std::int64_t>(numel - chunk * kChunk, 0, kChunk);
-  }
-  return static_cast<std::uint64_t>(elements);
 }
 
 }  // namespace maya

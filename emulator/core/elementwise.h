@@ -1,7 +1,6 @@
 // What the names and parameters of PyTorch's element-wise kernels say about their traffic.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 
 namespace maya {
@@ -15,15 +14,10 @@ struct ElementwiseShape {
 // (pytorch/aten/src/ATen/native/cuda/CUDALoops.cuh).
 ElementwiseShape elementwise_shape(std::string_view name);
 
-// multi_tensor_apply_kernel, behind torch._foreach_* and the optimizers: lists of tensors in one launch.
-struct MultiTensorShape {
-  int depth = 0;         // lists; 0: not such a kernel
-  int scalar_bytes = 0;  // of the scalar that goes with each tensor, 0: none
-  bool steps = false;    // fused optimizers: a pointer to a step count goes with each tensor
-};
-MultiTensorShape multi_tensor_shape(std::string_view name);
+// Bytes of an element of the type that a kernel's name spells; -1: not a plain number.
+int size_of_type(std::string_view type);
 
-// Elements that `blocks` blocks take from each list; `metadata`: the kernel's first parameter.
-std::uint64_t multi_tensor_elements(const MultiTensorShape& shape, const void* metadata, std::uint32_t blocks);
+// The text between the bracket that `text` begins with and its partner.
+std::string_view bracketed(std::string_view text);
 
 }  // namespace maya

@@ -64,8 +64,8 @@ void count_elements(const KernelInfo& kernel, std::uint32_t blocks, void** args,
   if (argument >= 0) {
     key.elements = static_cast<std::uint64_t>(*static_cast<const std::int32_t*>(args[argument]));
     if (bytes_per_element > 0) key.bytes = key.elements * static_cast<std::uint64_t>(bytes_per_element);
-  } else if (kernel.multi_tensor.depth > 0) {
-    key.elements = multi_tensor_elements(kernel.multi_tensor, args[0], blocks);
+  } else if (kernel.tensor_lists.depth > 0) {
+    key.elements = TensorLists(kernel.tensor_lists, args[0], blocks).elements();
   }
 }
 
@@ -97,7 +97,7 @@ KernelInfo* find_kernel(const void* function_or_handle) {
   if (kernel->name.empty()) {
     std::string name = demangle(kernel->mangled);
     kernel->elementwise = elementwise_shape(name);
-    kernel->multi_tensor = multi_tensor_shape(name);
+    kernel->tensor_lists = tensor_list_type_of_kernel(name);
     kernel->name = std::move(name);
   }
   return kernel;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/elementwise.h"
+#include "core/tensor_lists.h"
 
 namespace maya {
 
@@ -21,7 +22,7 @@ struct KernelInfo {
   std::string mangled;
   std::uint64_t name_hash = 0;  // of the mangled name: the same in every rank
   ElementwiseShape elementwise;  // what its name says of its traffic
-  MultiTensorShape multi_tensor;
+  TensorListType tensor_lists;
   // cudaFuncAttributes, cuFuncSetAttribute.
   int max_dynamic_shared_bytes = 49152;
   int static_shared_bytes = 0;

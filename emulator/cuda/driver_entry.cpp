@@ -101,4 +101,13 @@ Result cuGetExportTable(const void** table, const void*) {
   return Result::kNotFound;
 }
 
+// The driver's log (CUDA 12.9): there are no entries to call back with.
+Result cuLogsRegisterCallback(void (*function)(void*, int, char*, std::size_t), void*, void** callback) {
+  if (function == nullptr) return Result::kInvalidValue;
+  if (callback != nullptr) *callback = reinterpret_cast<void*>(function);
+  return Result::kSuccess;
+}
+
+Result cuLogsUnregisterCallback(void*) { return Result::kSuccess; }
+
 }  // extern "C"

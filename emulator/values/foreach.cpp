@@ -1,10 +1,5 @@
 // Decodes multi_tensor_apply_kernel<Metadata, Functor, Args..>(Metadata, Functor, Args..) of PyTorch's
-// ATen/native/cuda/MultiTensorApply.cuh (2.6 to 2.11): lists of tensors, `depth` of them in parallel.
-//   TensorListMetadata<depth> {const void* addresses[depth][M]; int64_t numel[M]; uint8_t block_to_tensor[320];
-//     int block_to_chunk[320]; int start}, M = {110, 64, 48, 36, 30}[depth - 1]
-//   TensorListScalarListMetadata<S, depth> {addresses[depth][M]; numel[M]; S scalars[M]; ..},
-//     M = {96, 64, 48, 36, 30}[depth - 1]
-//   FusedOptimizerTensorListMetadata<depth> {addresses[depth][M]; numel[M]; const void* steps[96|64|..]; ..}
+// ATen/native/cuda/MultiTensorApply.cuh: lists of tensors, `depth` of them in parallel (core/tensor_lists.h).
 // Functors are F<T, depth, read, result> (ForeachFunctors.cuh). An all-unknown list, the usual case, costs
 // a look-up per tensor.
 #include <algorithm>
@@ -12,13 +7,12 @@
 #include <cmath>
 #include <optional>
 
+#include "core/tensor_lists.h"
 #include "values/executor.h"
 #include "values/functor.h"
 
 namespace maya::values {
 namespace {
-
-constexpr std::size_t kMaxTensors[] = {110, 64, 48, 36, 30}, kMaxScalars[] = {96, 64, 48, 36, 30};
 
 int number(std::string_view text) {
   int value = -1;
@@ -26,47 +20,8 @@ int number(std::string_view text) {
   return value;
 }
 
-// Where things lie in the metadata.
-struct Lists {
-  int depth = 0;
-  std::size_t tensors = 0;        // M
-  std::size_t scalars = 0;        // offset of the scalars, 0: none
-  std::size_t block_to_tensor = 0;
-
-  std::size_t count(const Launch& launch) const {
-    return launch.grid[0] == 0 ? 0 : std::size_t{read_at<std::uint8_t>(launch.bytes(0), block_to_tensor + launch.grid[0] - 1)} + 1;
-  }
-  std::byte* address(const Launch& launch, int list, std::size_t tensor) const {
-    return read_at<std::byte*>(launch.bytes(0), 8 * (static_cast<std::size_t>(list) * tensors + tensor));
-  }
-  std::int64_t numel(const Launch& launch, std::size_t tensor) const {
-    return read_at<std::int64_t>(launch.bytes(0), 8 * (static_cast<std::size_t>(depth) * tensors + tensor));
-  }
-};
-
-std::optional<Lists> find_lists(std::string_view metadata) {
-  const FunctorType type = parse_functor(metadata);
-  if (type.templates.empty()) return std::nullopt;
-  Lists lists{.depth = number(type.templates.back())};
-  if (lists.depth < 1 || lists.depth > 5) return std::nullopt;
-  const auto row = static_cast<std::size_t>(lists.depth - 1);
-  const auto behind = [&] { return 8 * (static_cast<std::size_t>(lists.depth) + 1) * lists.tensors; };
-  if (type.name == "TensorListMetadata") {
-    lists.tensors = kMaxTensors[row];
-    lists.block_to_tensor = behind();
-  } else if (type.name == "FusedOptimizerTensorListMetadata") {
-    lists.tensors = kMaxTensors[row];
-    lists.block_to_tensor = behind() + 8 * kMaxScalars[row];
-  } else if (type.name == "TensorListScalarListMetadata") {
-    const auto scalar = scalar_type(type.templates[0]);
-    if (!scalar) return std::nullopt;
-    lists.tensors = kMaxScalars[row];
-    lists.scalars = behind();
-    lists.block_to_tensor = lists.scalars + lists.tensors * size_of(*scalar);
-  } else {
-    return std::nullopt;
-  }
-  return lists;
+TensorLists lists_of(const TensorListType& type, const Launch& launch) {
+  return TensorLists(type, launch.bytes(0), launch.grid[0]);
 }
 
 bool computable(const std::byte* data, std::int64_t numel, ScalarType type) {
@@ -81,21 +36,22 @@ void forget_tensor(std::byte* data, std::int64_t numel, std::size_t element_byte
 // Any functor: forgets the lists it may write.
 class Forgetting : public Executor {
  public:
-  Forgetting(Lists lists, int result, std::size_t element_bytes)
-      : lists_(lists), result_(result), element_bytes_(element_bytes) {}
+  Forgetting(const TensorListType& lists, int result, std::size_t element_bytes)
+      : type_of_lists_(lists), result_(result), element_bytes_(element_bytes) {}
 
   bool run(const Launch& launch) const override {
-    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
-      for (int list = 0; list < lists_.depth; ++list) {
+    const TensorLists lists = lists_of(type_of_lists_, launch);
+    for (std::size_t tensor = 0; tensor < lists.tensors(); ++tensor) {
+      for (int list = 0; list < type_of_lists_.depth; ++list) {
         if (result_ >= 0 && list != result_) continue;
-        forget_tensor(lists_.address(launch, list, tensor), lists_.numel(launch, tensor), element_bytes_);
+        forget_tensor(lists.address(list, tensor), lists.numel(tensor), element_bytes_);
       }
     }
     return true;
   }
 
  private:
-  Lists lists_;
+  TensorListType type_of_lists_;
   int result_;  // -1: all
   std::size_t element_bytes_;
 };
@@ -105,29 +61,28 @@ class Forgetting : public Executor {
 // BinaryOpListAlphaFunctor: result = op(list 0, alpha * list 1); alpha is the last argument.
 class Binary : public Executor {
  public:
-  Binary(Lists lists, int result, ScalarType type, Functor functor, bool two_lists)
-      : lists_(lists), result_(result), type_(type), functor_(functor), two_lists_(two_lists) {}
+  Binary(const TensorListType& lists, int result, ScalarType type, Functor functor, bool two_lists)
+      : type_of_lists_(lists), result_(result), type_(type), functor_(functor), two_lists_(two_lists) {}
 
   bool run(const Launch& launch) const override {
-    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
-      const std::int64_t numel = lists_.numel(launch, tensor);
-      const auto* const first = lists_.address(launch, 0, tensor);
-      const auto* const second = two_lists_ ? lists_.address(launch, 1, tensor) : first;
-      auto* const result = lists_.address(launch, result_, tensor);
+    const TensorLists lists = lists_of(type_of_lists_, launch);
+    for (std::size_t tensor = 0; tensor < lists.tensors(); ++tensor) {
+      const std::int64_t numel = lists.numel(tensor);
+      const auto* const first = lists.address(0, tensor);
+      const auto* const second = two_lists_ ? lists.address(1, tensor) : first;
+      auto* const result = lists.address(result_, tensor);
       if (!computable(first, numel, type_) || !computable(second, numel, type_)) {
         forget_tensor(result, numel, size_of(type_));
         continue;
       }
-      compute(first, second, result, numel, scalar(launch, tensor));
+      compute(first, second, result, numel, scalar(launch, lists, tensor));
     }
     return true;
   }
 
  private:
-  Lane scalar(const Launch& launch, std::size_t tensor) const {
-    const auto* at = lists_.scalars != 0 ? launch.bytes(0) + lists_.scalars + tensor * size_of(functor_.compute)
-                                         : launch.bytes(3);
-    return load(functor_.compute, at);
+  Lane scalar(const Launch& launch, const TensorLists& lists, std::size_t tensor) const {
+    return load(functor_.compute, type_of_lists_.scalar_bytes ? lists.scalar(tensor) : launch.bytes(3));
   }
 
   void compute(const std::byte* first, const std::byte* second, std::byte* result, std::int64_t numel, Lane scalar) const {
@@ -147,7 +102,7 @@ class Binary : public Executor {
     }
   }
 
-  Lists lists_;
+  TensorListType type_of_lists_;
   int result_;
   ScalarType type_;
   Functor functor_;
@@ -157,12 +112,13 @@ class Binary : public Executor {
 // ZeroFunctor.
 class Zero : public Executor {
  public:
-  Zero(Lists lists, ScalarType type) : lists_(lists), type_(type) {}
+  Zero(const TensorListType& lists, ScalarType type) : type_of_lists_(lists), type_(type) {}
 
   bool run(const Launch& launch) const override {
-    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
-      auto* const data = lists_.address(launch, 0, tensor);
-      const auto bytes = static_cast<std::size_t>(lists_.numel(launch, tensor)) * size_of(type_);
+    const TensorLists lists = lists_of(type_of_lists_, launch);
+    for (std::size_t tensor = 0; tensor < lists.tensors(); ++tensor) {
+      auto* const data = lists.address(0, tensor);
+      const auto bytes = static_cast<std::size_t>(lists.numel(tensor)) * size_of(type_);
       forget(data, bytes);  // zeroes it
       if (bytes <= kSmallBytes && on_device(data, bytes)) wrote(data, bytes, content_of(type_));
     }
@@ -170,7 +126,7 @@ class Zero : public Executor {
   }
 
  private:
-  Lists lists_;
+  TensorListType type_of_lists_;
   ScalarType type_;
 };
 
@@ -179,15 +135,16 @@ class Zero : public Executor {
 // found_inf says stays known.
 class Unscale : public Executor {
  public:
-  Unscale(Lists lists, ScalarType type) : lists_(lists), type_(type) {}
+  Unscale(const TensorListType& lists, ScalarType type) : type_of_lists_(lists), type_(type) {}
 
   bool run(const Launch& launch) const override {
     auto* const found = read_at<std::byte*>(launch.bytes(2), 0);
     auto* const inverse = read_at<std::byte*>(launch.bytes(2), 8);
     const bool scale_known = computable(inverse, 1, ScalarType::kFloat);
-    for (std::size_t tensor = 0; tensor < std::min(lists_.count(launch), lists_.tensors); ++tensor) {
-      auto* const data = lists_.address(launch, 0, tensor);
-      const std::int64_t numel = lists_.numel(launch, tensor);
+    const TensorLists lists = lists_of(type_of_lists_, launch);
+    for (std::size_t tensor = 0; tensor < lists.tensors(); ++tensor) {
+      auto* const data = lists.address(0, tensor);
+      const std::int64_t numel = lists.numel(tensor);
       if (!scale_known || !computable(data, numel, type_)) forget_tensor(data, numel, size_of(type_));
       else if (unscale(data, numel, load(ScalarType::kFloat, inverse).f)) report(found);
     }
@@ -212,7 +169,7 @@ class Unscale : public Executor {
     wrote(found, 4, Content::kFloat);
   }
 
-  Lists lists_;
+  TensorListType type_of_lists_;
   ScalarType type_;
 };
 
@@ -265,7 +222,7 @@ std::optional<Functor> binary_functor(std::string_view operation) {
   return Functor{.op = named->op, .sources = {}, .compute = *compute, .result = *compute};
 }
 
-std::unique_ptr<Executor> make_binary(const Signature& kernel, const Lists& lists, int result, ScalarType type) {
+std::unique_ptr<Executor> make_binary(const Signature& kernel, const TensorListType& lists, int result, ScalarType type) {
   const FunctorType functor = parse_functor(kernel.templates[1]);
   const bool alpha = functor.name == "BinaryOpListAlphaFunctor", list = functor.name == "BinaryOpScalarListFunctor";
   if (!alpha && !list && functor.name != "BinaryOpScalarFunctor") return nullptr;
@@ -296,22 +253,22 @@ std::unique_ptr<Executor> make_foreach(const Signature& kernel) {
     return kernel.parameters.size() == 6 ? std::make_unique<UpdateScale>() : nullptr;
   }
   if (kernel.name != "multi_tensor_apply_kernel" || kernel.templates.size() < 2) return nullptr;
-  const auto lists = find_lists(kernel.templates[0]);
+  const TensorListType lists = tensor_list_type(kernel.templates[0]);
   const FunctorType functor = parse_functor(kernel.templates[1]);
-  if (!lists || functor.templates.empty()) return nullptr;
+  if (lists.depth == 0 || functor.templates.empty()) return nullptr;
   if (functor.name.starts_with("Lp")) return make_opaque(kernel);
   const auto type = scalar_type(functor.templates[0]);
-  const bool regular = functor.templates.size() == 4 && number(functor.templates[1]) == lists->depth;
+  const bool regular = functor.templates.size() == 4 && number(functor.templates[1]) == lists.depth;
   const int result = regular ? number(functor.templates[3]) : -1;
-  if (type && result >= 0 && result < lists->depth) {
-    if (auto binary = make_binary(kernel, *lists, result, *type)) return binary;
-    if (functor.name == "ZeroFunctor") return std::make_unique<Zero>(*lists, *type);
+  if (type && result >= 0 && result < lists.depth) {
+    if (auto binary = make_binary(kernel, lists, result, *type)) return binary;
+    if (functor.name == "ZeroFunctor") return std::make_unique<Zero>(lists, *type);
     if (kernel.templates.size() > 2 &&
         parse_functor(kernel.templates[2]).name == "_amp_foreach_non_finite_check_and_unscale_cuda_") {
-      return std::make_unique<Unscale>(*lists, *type);
+      return std::make_unique<Unscale>(lists, *type);
     }
   }
-  return std::make_unique<Forgetting>(*lists, result, type ? size_of(*type) : 8);
+  return std::make_unique<Forgetting>(lists, result, type ? size_of(*type) : 8);
 }
 
 }  // namespace maya::values

@@ -42,18 +42,21 @@ class Group:
 class Groups:
     """The groups of the world in the order in which the script makes them.
 
-    `log` gets all of them: little-endian int32 words, for each group its size and its ranks.
+    `log` gets rank 0's, which are all, and the other ranks' first: little-endian int32 words, for each group its
+    size and its ranks.
     """
 
-    def __init__(self, rank: int, log: Path | None) -> None:
+    def __init__(self, rank: int, log: Path) -> None:
         self.rank = rank
         self._own: dict[str, Group] = {}
         self._seen: Counter[int] = Counter()  # own groups, by the family that the first of a kind has
-        self._log: BinaryIO | None = log.open("wb", buffering=0) if log else None
+        self._log: BinaryIO | None = log.open("wb", buffering=0)
 
     def add(self, name: str, ranks: Sequence[int]) -> None:
         if self._log:
             self._log.write(struct.pack(f"<{len(ranks) + 1}i", len(ranks), *ranks))
+            if self.rank > 0:
+                self._log = None
         if self.rank not in ranks:
             return
         kind = family_of(ranks, 0)
@@ -143,9 +146,9 @@ class AnsweringStore(Store):
 _kept: list[object] = []  # PyTorch holds the C++ half only; without the Python half the overrides are gone
 
 
-def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -> None:
+def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
     """From here on `init_process_group` and `new_group` succeed though nobody else may be there."""
-    groups = Groups(rank, Path(log) if log else None)
+    groups = Groups(rank, Path(log))
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:

@@ -85,7 +85,7 @@ class ForkServer:
     @staticmethod
     def _missed_others(run: Run, directory: Path) -> bool:
         """Whether a script that failed had been left without ranks. Until it makes a group it needs none."""
-        groups = _groups_file(directory)
+        groups = _groups_file(directory, run.failed_rank or 0)
         return run.merged or (run.launched < run.world and groups.exists() and groups.stat().st_size > 0)
 
     def _run_once(self, job: Job, directory: Path, started: float) -> Run:
@@ -138,7 +138,7 @@ class ForkServer:
             "outcome": str(path.with_suffix(".outcome")),
         }
         if job.launching == "representatives":
-            log = str(_groups_file(directory)) if rank == 0 else None
+            log = str(_groups_file(directory, rank))
             request["absent"] = {"rank": rank, "world": job.world, "port": port, "log": log}
         return request
 
@@ -207,6 +207,6 @@ class ForkServer:
             self._process = None
 
 
-def _groups_file(directory: Path) -> Path:
-    """Where rank 0 writes down the groups of the world."""
-    return rank_path(directory, 0).with_suffix(".groups")
+def _groups_file(directory: Path, rank: int = 0) -> Path:
+    """Where rank 0 writes down the groups of the world, and every rank the first one that it makes."""
+    return rank_path(directory, rank).with_suffix(".groups")

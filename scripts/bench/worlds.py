@@ -20,11 +20,19 @@ from maya.simulate.types import Prediction
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "megatron" / "pretrain_gpt.py"
 MODEL = (
-    "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --bf16 --mock-data "
-    "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 --sequence-parallel "
-    "--use-distributed-optimizer --recompute-granularity full --recompute-method uniform "
-    "--recompute-num-layers 1 --micro-batch-size 1 --train-iters 500"
-).split()
+    *("--num-layers", "96", "--hidden-size", "12288", "--num-attention-heads", "96", "--seq-length", "2048"),
+    *("--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "8", "--sequence-parallel"),
+    *("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"),
+    *(
+        "--use-distributed-optimizer",
+        "--micro-batch-size",
+        "1",
+        "--bf16",
+        "--mock-data",
+        "--train-iters",
+        "500",
+    ),
+)
 MICRO_BATCHES = 6  # of each pipeline, whatever the world: the same work for every rank
 
 
@@ -40,7 +48,9 @@ def predict(gpus: int) -> tuple[Prediction, float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gpus", type=int, nargs="*", default=[1024, 4096, 16384])
-    table = Table("GPUs", "verdict", "iteration, s", "launched", "checked", "unique", "wall, s", "ratio", "peak, GiB")
+    table = Table(
+        "GPUs", "verdict", "iteration, s", "launched", "checked", "unique", "wall, s", "ratio", "peak, GiB"
+    )
     first: float | None = None
     for gpus in parser.parse_args().gpus:
         prediction, wall, peak = predict(gpus)

@@ -51,6 +51,10 @@ class Predictor:
         self._cache = cache
         self._server = ForkServer(cluster, cores=cores)
 
+    def pin(self, cores: tuple[int, ...]) -> None:
+        """From the next job on, ranks run on these cores."""
+        self._server.cores = cores
+
     def __enter__(self) -> Predictor:
         self._server.__enter__()
         return self

@@ -174,7 +174,12 @@ def _conclude(experiment: Any, directory: Path, console: Console, stopped: tuple
     from maya.search.results import write_results
     from maya.search.summary import render_summary
 
-    written = [*write_results(experiment, directory), write_report(experiment, directory / "report.html")]
+    written: list[Path] = []
+    try:
+        written += write_results(experiment, directory)
+        written.append(write_report(experiment, directory / "report.html"))
+    except OSError as error:  # the journal has everything, and --resume writes them again
+        stopped = stopped or (INTERNAL, f"the results cannot be written: {error}")
     render_summary(experiment, console, written)
     if stopped:
         print(f"maya-search: {stopped[1]}; `maya-search --resume {directory}` goes on", file=sys.stderr)

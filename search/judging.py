@@ -36,6 +36,8 @@ class ScriptJudges:
         with Predictor(self.cluster, cache=TraceCache.default() if self.cache else None) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:
+                if assignment.cores:
+                    predictor.pin(assignment.cores)
                 return predictor.predict(self.job(assignment)).prediction
 
             yield judge

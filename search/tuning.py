@@ -7,9 +7,11 @@ Tune's own experiment files are thrown away; the journal is the record.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
+import platform
 import tempfile
 import time
 import traceback
@@ -38,18 +40,20 @@ import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
 
+from maya.search.cores import NodeCores  # noqa: E402
 from maya.search.driver import Search  # noqa: E402
 from maya.search.types import Assignment, Judge, JudgeFactory, Outcome  # noqa: E402
 from maya.simulate.types import Prediction  # noqa: E402
 
-_RETRIES = 2  # of a trial whose worker died
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_RETRIES = 4  # of a trial whose worker died
 _OBJECT_STORE_BYTES = 100 * 2**20  # assignments and outcomes are small
 
 
 def run_search(search: Search, judges: JudgeFactory, concurrency: int, address: str | None = None) -> None:
     """Drive `search` to its end, `concurrency` trials at a time. Raises what the journal raises."""
     with _ray(concurrency, address), tempfile.TemporaryDirectory(prefix="maya-tune-") as scratch:
-        trainable = tune.with_parameters(_JudgeTrainable, judges=judges)
+        trainable = tune.with_parameters(_JudgeTrainable, judges=judges, concurrency=concurrency)
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": 1}),
             tune_config=tune.TuneConfig(
@@ -121,6 +125,8 @@ class _SearchAdapter(Searcher):
         number = self._numbers.pop(trial_id, None)
         if number is None:
             return
+        if result and "no_room" in result:
+            raise OSError(errno.ENOSPC, result["no_room"])  # says nothing of the configuration
         if error or not result or "outcome" not in result:
             message = f"the worker that ran it died {1 + _RETRIES} times"
             self._search.finish(number, Outcome("FAILED", {"verdict": "FAILED", "message": message}))
@@ -141,9 +147,10 @@ class _SearchAdapter(Searcher):
 class _JudgeTrainable(tune.Trainable):
     """One judge, in a worker process, for one assignment after the other."""
 
-    def setup(self, config: dict[str, Any], judges: JudgeFactory | None = None) -> None:
+    def setup(self, config: dict[str, Any], judges: JudgeFactory | None = None, concurrency: int = 1) -> None:
         assert judges is not None, "given by tune.with_parameters"
         self._judges = judges
+        self._cores = NodeCores(concurrency)
         self._open = contextlib.ExitStack()
         self._judge: Judge | None = None
 
@@ -153,12 +160,15 @@ class _JudgeTrainable(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         given = self.config["assignment"]
-        assignment = Assignment(given["trial"], tuple(given["argv"]), given["world"])
         began = time.monotonic()
         try:
             self._judge = self._judge or self._open.enter_context(self._judges())
-            prediction = self._judge(assignment)
-        except Exception:
+            with self._cores.lease() as cores:
+                assignment = Assignment(given["trial"], tuple(given["argv"]), given["world"], cores)
+                prediction = self._judge(assignment)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                return {"no_room": f"{platform.node()}: {error}", "done": True}
             prediction = Prediction("FAILED", message=traceback.format_exc())
         outcome = Outcome.of(prediction, time.monotonic() - began)
         return {"outcome": json.dumps(asdict(outcome)), "done": True}

@@ -22,6 +22,7 @@ class Assignment:
     trial: int
     argv: tuple[str, ...]
     world: int
+    cores: tuple[int, ...] = ()  # to run its ranks on; empty: any
 
 
 Judge = Callable[[Assignment], Prediction]

@@ -59,7 +59,7 @@ def _serve_store(port_file: Path, world: int) -> int:
 
 def _redirect(stdout: str, stderr: str) -> None:
     for descriptor, path in ((0, os.devnull), (1, stdout), (2, stderr)):
-        flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         opened = os.open(path, flags, 0o644)
         os.dup2(opened, descriptor)
         os.close(opened)

@@ -16,6 +16,7 @@ from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
 from maya.launch.layout import HEADER, rank_path
 from maya.launch.observed import observe
+from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.steady import steady_period
 from maya.launch.types import Job, OutOfMemory, Run
@@ -51,6 +52,7 @@ class Watch:
         self.connection: Connection = crew.connection
         self.directory = directory
         self.wanted = job.iterations or STEADY_ITERATIONS
+        self.output = Output(directory)
         self.progress = _Progress(since=time.monotonic())
         self.control.step_limit = plan.compared_at
         self.batches = plan.batches()
@@ -73,6 +75,7 @@ class Watch:
         if mismatch := self.control.mismatch:
             return self._failed(None, f"ranks do not agree on what they communicate:\n{mismatch}")
         self.crew.start_more()
+        self.output.trim()
         if time.monotonic() > deadline:
             return self._failed(
                 None, f"no steady iteration within {self.job.timeout_s:.0f} s\n{self._whereabouts()}"
@@ -188,7 +191,7 @@ class Watch:
             checked=len(self.plan.checked),
             representative_of=tuple(self.crew.representative),
             topology=self.plan.topology,
-            notes=(*self.plan.notes, *notes),
+            notes=(*self.plan.notes, *notes, *self.output.notes),
             **fields,
         )
 

@@ -144,3 +144,15 @@ def test_ranks_that_wait_for_each_other_fail_with_what_they_wait_for(
     assert run.status == "failed"
     assert "rank 0: waiting for rank 1" in run.traceback
     assert "rank 1: waiting for rank 0" in run.traceback
+
+
+def test_of_a_script_that_prints_without_end_only_the_end_is_kept(launch: Launch, tmp_path: Path) -> None:
+    run = launch("""
+        line = "x" * 999 + "\\n"
+        for _ in range(1 << 20):  # a gigabyte
+            print(line, end="")
+        raise ValueError("after all that")
+        """)
+    assert run.status == "failed" and "after all that" in run.traceback
+    assert any("only what came later was kept" in note for note in run.notes)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.stdout")) < 2**30 / 2

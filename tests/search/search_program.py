@@ -1,6 +1,7 @@
 """Run by tests as a process that can be killed: a search of the synthetic space in DIR.
 
-usage: search_program.py DIR inline|ray [SECONDS a trial]; prints the best trial, and how many it judged
+usage: search_program.py DIR inline|ray [SECONDS a trial [ADDRESS of a Ray cluster]]
+Prints the best trial, and how many there were.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from maya.search.types import Assignment, Judge
 from maya.simulate.types import Prediction
 
 
-def main(directory: Path, runner: str, seconds: float) -> None:
+def main(directory: Path, runner: str, seconds: float = 0.0, address: str | None = None) -> None:
     def judge(assignment: Assignment) -> Prediction:
         with (directory / "judged").open("a") as judged:
             judged.write(f"{' '.join(assignment.argv)}\n")
@@ -40,10 +41,10 @@ def main(directory: Path, runner: str, seconds: float) -> None:
             sys.path.insert(0, str(Path(__file__).parent))
             yield judge
 
-        run_search(search, judges, concurrency=2)
+        run_search(search, judges, concurrency=2, address=address)
     best = search.ranking()[0]
     print(json.dumps({"best": best.number, "objective": best.objective, "trials": len(search.trials)}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
+    main(Path(sys.argv[1]), sys.argv[2], *map(float, sys.argv[3:4]), *sys.argv[4:])

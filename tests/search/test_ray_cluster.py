@@ -1,0 +1,69 @@
+"""A search on a Ray cluster of several nodes (raylets on this machine), of which one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maya.search.journal import NAME
+
+PROGRAM = Path(__file__).with_name("search_program.py")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without CPUs of its own and two nodes that run a trial each."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    made = cluster_utils.Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20},
+    )
+    try:
+        made.nodes = [made.add_node(num_cpus=1, object_store_memory=80 * 2**20) for _ in range(2)]
+        yield made
+    finally:
+        made.shutdown()
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    path = directory / NAME
+    content = path.read_bytes() if path.exists() else b""
+    return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()[1:]]
+
+
+def test_a_node_that_dies_loses_only_what_it_ran(tmp_path: Path, cluster: Any) -> None:
+    expected = tmp_path / "undisturbed"
+    command = [sys.executable, "-P", str(PROGRAM)]
+    alone = subprocess.run([*command, str(expected), "inline"], capture_output=True, text=True, check=True)
+    directory = tmp_path / "search"
+    search = subprocess.Popen(
+        [*command, str(directory), "ray", "0.1", cluster.address], stdout=subprocess.PIPE, text=True
+    )
+
+    def kill_a_node() -> None:
+        while len(records(directory)) < 8 and search.poll() is None:
+            time.sleep(0.02)
+        os.kill(cluster.nodes[0].all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_a_node)
+    killer.start()
+    printed, _ = search.communicate(timeout=240)
+    killer.join()
+    assert json.loads(printed.splitlines()[-1]) == json.loads(alone.stdout.splitlines()[-1])
+    assert [line["point"] for line in records(directory)] != []
+    assert not [line for line in records(directory) if line["verdict"] == "FAILED"]
+    points = [tuple(line["point"]) for line in records(directory)]
+    assert len(points) == len(set(points))
+    runs = (directory / "judged").read_text().splitlines()
+    judged = [line for line in records(directory) if line["verdict"] != "PRUNED"]
+    assert len(runs) <= len(judged) + 1  # the one that the node took with it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,19 @@ def simulate(
     results["iteration_end"] = np.zeros(iterations, np.int64)
     results["activity"] = np.zeros(iterations * len(trace.ranks) * len(Activity), np.int64)
     scalars = _scalars(program, cluster, host, iterations)
-    events, stuck, path = _core.run({**program.arrays, **network.arrays, **scalars}, results)
+    arrays = _aligned({**program.arrays, **network.arrays})
+    events, stuck, path = _core.run({**arrays, **scalars}, results)
     if stuck:
         raise SimulationError(_deadlock(trace, program, stuck))
     ranks = _rank_timelines(trace, program, results, iterations) if keep_timeline else ()
     activity = results["activity"].reshape(iterations, len(trace.ranks), -1)
     critical_path = _critical_path(program, path) if keep_timeline else None
     return Timeline(ranks, results["iteration_end"], activity, events, critical_path)
+
+
+def _aligned(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The core reads arrays where they lie: a column of one record alone is contiguous, but need not be aligned."""
+    return {name: np.require(array, requirements=["C", "A"]) for name, array in arrays.items()}
 
 
 def _critical_path(program: Program, path: list[tuple[int, int, int, int]]) -> NDArray[np.void]:

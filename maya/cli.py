@@ -191,6 +191,9 @@ def validate(
     traces: Annotated[
         Path | None, typer.Option("--traces", help="Keep what was recorded here, to judge it again.")
     ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Run nothing: judge only rows whose trace is kept.")
+    ] = False,
     page: Annotated[
         Path | None, typer.Option("--page", help="Write the figures into this Markdown page.")
     ] = None,
@@ -204,6 +207,7 @@ def validate(
     predicted = run_validation(
         table, examples, out,
         traces=traces, source=source, share=Share(share), sample=sample, seed=seed, workers=workers,
+        recorded=recorded,
         progress=lambda line: console.print(
             f"{line['id']}  {line['verdict']}  {line['error']}  {line['reason']}", highlight=False
         ),

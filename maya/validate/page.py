@@ -94,7 +94,8 @@ def _not_predicted(part: pd.DataFrame) -> list[str]:
         return []
     lines = ["Without a prediction:", ""]
     for (source, verdict, reason), rows in without.groupby(["source", "verdict", "reason"], dropna=False):
-        lines.append(f"- {len(rows)} of {source}, {verdict}: {str(reason)[:160]}")
+        because = "" if pd.isna(reason) else f": {str(reason)[:160]}"
+        lines.append(f"- {len(rows)} of {source}, {verdict}{because}")
     return [*lines, ""]
 
 

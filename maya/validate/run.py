@@ -63,10 +63,12 @@ def validate(
     sample: int | None = None,
     seed: int = 0,
     workers: int | None = None,
+    recorded: bool = False,
     progress: Callable[[dict[str, Any]], None] = lambda line: None,
 ) -> pd.DataFrame:
     """Predicts the chosen rows; `out` gets one line each as it is done, and lines it has already are not done again.
 
+    With `recorded` nothing is run: only rows whose trace is kept are judged, the others stay without a verdict.
     Traces are kept in `traces` (default: beside `out`), shares of each prediction's time in `out`.details.jsonl.
     Returns COLUMNS, those of `details` and the statistics' group columns of the chosen rows. Raises MayaError for
     bad input.
@@ -80,7 +82,8 @@ def validate(
         writer = csv.DictWriter(file, COLUMNS)
         if not done and file.tell() == 0:
             writer.writeheader()
-        for line, shares in _predictions([row for row in rows if row.id not in done], inputs, workers):
+        wanted = [row for row in rows if row.id not in done and (not recorded or _is_kept(row, inputs))]
+        for line, shares in _predictions(wanted, inputs, workers):
             details.write(json.dumps({"id": line["id"], **shares}) + "\n")
             details.flush()
             writer.writerow(line)
@@ -88,6 +91,11 @@ def validate(
             os.fsync(file.fileno())
             progress(line)
     return _joined(rows, out)
+
+
+def _is_kept(row: Row, inputs: Inputs) -> bool:
+    mapped = map_row(row)
+    return isinstance(mapped, Unmapped) or TraceStore(inputs.traces).has(mapped, inputs.examples)
 
 
 def details_path(out: Path) -> Path:
@@ -189,7 +197,8 @@ def _joined(rows: list[Row], out: Path) -> pd.DataFrame:
         ]
     )
     groups["fit"] = groups["id"].map(is_fit)
-    joined = groups.merge(lines, on="id", how="inner")
+    joined = groups.merge(lines, on="id", how="left")
+    joined = joined.fillna({"verdict": "NOT RUN"})
     with details_path(out).open() as file:
         shares = pd.DataFrame([json.loads(line) for line in file]).drop_duplicates("id", keep="last")
     return joined.merge(shares, on="id", how="left")

@@ -29,7 +29,8 @@ def render_errors(predicted: pd.DataFrame, console: Console) -> None:
             console.print(_table(title, summarise_errors(part)))
     without = predicted[predicted["predicted_iteration_time_s"].isna()]
     for (verdict, reason), rows in without.groupby(["verdict", "reason"], dropna=False):
-        console.print(f"{len(rows)} x {verdict}: {reason}", highlight=False, markup=False)
+        because = "" if pd.isna(reason) else f": {reason}"
+        console.print(f"{len(rows)} x {verdict}{because}", highlight=False, markup=False)
 
 
 def _table(title: str, errors: list[SourceErrors]) -> Table:

@@ -32,6 +32,9 @@ class TraceStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
+    def has(self, mapped: Mapped, examples: Path) -> bool:
+        return self._folder(mapped, examples).exists()
+
     def read(self, mapped: Mapped, examples: Path) -> JobTrace | Unjudged | None:
         """What is kept of that job; None when it was never run. Raises TraceError when it is damaged."""
         folder = self._folder(mapped, examples)

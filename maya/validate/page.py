@@ -94,7 +94,7 @@ def _not_predicted(part: pd.DataFrame) -> list[str]:
         return []
     lines = ["Without a prediction:", ""]
     for (source, verdict, reason), rows in without.groupby(["source", "verdict", "reason"], dropna=False):
-        because = "" if pd.isna(reason) else f": {str(reason)[:160]}"
+        because = f": {reason[:160]}" if isinstance(reason, str) else ""
         lines.append(f"- {len(rows)} of {source}, {verdict}{because}")
     return [*lines, ""]
 

@@ -29,7 +29,7 @@ def render_errors(predicted: pd.DataFrame, console: Console) -> None:
             console.print(_table(title, summarise_errors(part)))
     without = predicted[predicted["predicted_iteration_time_s"].isna()]
     for (verdict, reason), rows in without.groupby(["verdict", "reason"], dropna=False):
-        because = "" if pd.isna(reason) else f": {reason}"
+        because = f": {reason}" if isinstance(reason, str) else ""
         console.print(f"{len(rows)} x {verdict}{because}", highlight=False, markup=False)
 
 

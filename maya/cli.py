@@ -203,7 +203,7 @@ def validate(
     from maya.validate import Share, render_errors, write_page
     from maya.validate import validate as run_validation
 
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=140)  # a file folds no lines
     predicted = run_validation(
         table, examples, out,
         traces=traces, source=source, share=Share(share), sample=sample, seed=seed, workers=workers,

@@ -200,5 +200,6 @@ def _joined(rows: list[Row], out: Path) -> pd.DataFrame:
     joined = groups.merge(lines, on="id", how="left")
     joined = joined.fillna({"verdict": "NOT RUN"})
     with details_path(out).open() as file:
-        shares = pd.DataFrame([json.loads(line) for line in file]).drop_duplicates("id", keep="last")
+        details = pd.DataFrame([{"id": "", **json.loads(line)} for line in file] or [{"id": ""}])
+    shares = details.drop_duplicates("id", keep="last")
     return joined.merge(shares, on="id", how="left")

@@ -7,6 +7,7 @@ import pytest
 from maya.clusters import load
 from maya.simulate.types import Prediction
 from maya.trace.build import JobBuilder
+from maya.validate import validate
 from maya.validate.mapping import Mapped
 from maya.validate.traces import TraceStore, Unjudged, job_key
 
@@ -53,3 +54,13 @@ def test_another_network_is_judged_on_the_same_trace(examples, job):
     slower = node.model_copy(update={"nic": node.nic.model_copy(update={"bandwidth": 1e9})})
     cluster = job.cluster.model_copy(update={"node": slower})
     assert job_key(dataclasses.replace(job, cluster=cluster), examples) == job_key(job, examples)
+
+
+def test_rows_that_were_not_recorded_stay_without_a_verdict(tmp_path, examples):
+    (examples / "megatron").mkdir()
+    (examples / "megatron/pretrain_gpt.py").write_text("pass\n")
+    columns = "id,gpu,gpus,framework,model,layers,hidden,heads,seq,mbs,gbs,precision,iter_time_s"
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{columns}\na-1,A100,8,Megatron-LM,GPT,2,64,4,64,1,8,fp16,1.0\n")
+    judged = validate(table, examples, tmp_path / "out.csv", workers=1, recorded=True)
+    assert list(judged["verdict"]) == ["NOT RUN"]

@@ -370,7 +370,8 @@ std::optional<ScalarType> range_type(std::string_view lambda) {
 }  // namespace
 
 std::unique_ptr<Executor> make_elementwise(const Signature& kernel) {
-  if (kernel.name == "vectorized_elementwise_kernel" && kernel.templates.size() == 3) {
+  // PyTorch 2.15 adds a fourth, a bool.
+  if (kernel.name == "vectorized_elementwise_kernel" && (kernel.templates.size() == 3 || kernel.templates.size() == 4)) {
     auto functor = find_functor(kernel.templates[1]);
     if (functor && functor->tensors + 1 != array_length(kernel.templates[2])) functor.reset();
     return std::make_unique<Vectorized>(functor, guess_bytes(kernel.templates[1]));

@@ -63,7 +63,7 @@ def main() -> None:
         )  # fmt: skip
         if prediction.message:
             print(prediction.message)
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

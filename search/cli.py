@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,10 @@ from maya.launch.environment import require_cuda_build
 from maya.search.driver import Search
 from maya.search.experiment import Plan, changes, make_plan
 from maya.search.journal import Journal
+from maya.search.judging import ScriptJudges
+from maya.search.results import Experiment
+from maya.search.types import Assignment
+from maya.search.warmstart import WarmStart, best_configurations
 
 FOUND, INTERNAL, BAD_INPUT, ALL_OOM, ALL_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -37,6 +42,13 @@ CacheOption = Annotated[
     bool,
     typer.Option("--cache/--no-cache", help="Use what was recorded of the same work before ($MAYA_CACHE)."),
 ]
+WarmStartOption = Annotated[
+    Path | None, typer.Option("--warm-start", metavar="DIR", help="Begin with the best of an earlier search.")
+]
+CompareOption = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option("--compare", metavar="A B", help="Set two finished searches side by side, and no more."),
+]
 ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")]
 ScriptArgument = Annotated[str | None, typer.Argument(metavar="SCRIPT", show_default=False)]
 
@@ -56,12 +68,19 @@ def search(
     concurrency: ConcurrencyOption = None,
     timeout: TimeoutOption = 600.0,
     cache: CacheOption = True,
+    warm_start: WarmStartOption = None,
+    compare: CompareOption = None,
     module: ModuleOption = False,
 ) -> None:
     """Find the best configuration of SCRIPT in a space, by prediction, without a GPU.
 
     Exit code: 0 one was found, 2 bad input, 3 every configuration is out of memory, 4 every one failed.
     """
+    if compare is not None:
+        from maya.search.compare import render_comparison
+
+        render_comparison(*compare, Console())
+        raise typer.Exit(FOUND)
     overrides = {
         "cluster": cluster,
         "gpus": gpus,
@@ -79,6 +98,8 @@ def search(
         directory = resume
     else:
         plan = _plan(space, script, module, given)
+        if warm_start is not None:
+            plan = plan.started_from(best_configurations(warm_start))
         directory = out or Path(f"maya-search-{datetime.now():%Y%m%d-%H%M%S}")
         journal = Journal.create(directory, plan.header())
     with journal:
@@ -114,6 +135,7 @@ def _resume(
         now = _plan(space, script, module, given)
     else:
         now = make_plan(before.space_text, before.space_source, given, script, module)
+    now = now.started_from(before.warm_start)
     changed = changes(before, now)
     if changed:
         raise MayaError(f"{directory} holds another search, start anew; changed: {'; '.join(changed)}")
@@ -130,16 +152,17 @@ def _search(
     cache: bool,
 ) -> int:
     from maya.search.algorithms import sampler_for
-    from maya.search.judging import ScriptJudges
     from maya.search.objective import Objective
     from maya.search.progress import SearchProgress
-    from maya.search.results import Experiment
 
     space = plan.space()
     console = Console()
     progress = SearchProgress(console)
+    sampler = sampler_for(space)
+    if plan.warm_start:
+        sampler = WarmStart(sampler, space, plan.warm_start)
     objective = Objective(space, plan.cluster.price_per_gpu_hour)
-    search = Search(space, sampler_for(space), objective, journal, progress.settled)
+    search = Search(space, sampler, objective, journal, progress.settled)
     for note in search.dominance.notes:
         console.print(note, highlight=False)
     script = plan.script if plan.module else str(Path(plan.script).resolve())
@@ -152,7 +175,23 @@ def _search(
     experiment = Experiment(
         search, plan.cluster, plan.script, plan.module, time.monotonic() - began, concurrency
     )
+    experiment = _with_timeline(experiment, judges, directory)
     return _conclude(experiment, directory, console, stopped)
+
+
+def _with_timeline(experiment: Experiment, judges: ScriptJudges, directory: Path) -> Experiment:
+    from maya.search.timeline import write_timeline
+
+    ranking = experiment.search.ranking()
+    if not ranking:
+        return experiment
+    space, point = experiment.search.space, ranking[0].point
+    best = Assignment(ranking[0].number, space.argv(point), space.world(point))
+    try:
+        written = write_timeline(judges, best, directory)
+    except OSError:  # no room for it: the report does without
+        written = []
+    return replace(experiment, timeline=tuple(path.name for path in written))
 
 
 def _run(search: Search, judges: Any, concurrency: int, address: str | None) -> tuple[int, str] | None:
@@ -168,7 +207,9 @@ def _run(search: Search, judges: Any, concurrency: int, address: str | None) -> 
     return None
 
 
-def _conclude(experiment: Any, directory: Path, console: Console, stopped: tuple[int, str] | None) -> int:
+def _conclude(
+    experiment: Experiment, directory: Path, console: Console, stopped: tuple[int, str] | None
+) -> int:
     """Write the results, say what was found, and tell the exit code."""
     from maya.search.report import write_report
     from maya.search.results import write_results

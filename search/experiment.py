@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ from maya import __version__
 from maya.clusters import load as load_cluster
 from maya.clusters.types import Cluster
 from maya.errors import MayaError
+from maya.search.algorithms.grid import require_walkable
+from maya.search.expression import Value
+from maya.search.objective import Objective
 from maya.search.space import Space, parse_space
 
 _FORMAT = 1
@@ -29,10 +32,14 @@ class Plan:
     script: str
     module: bool
     script_digest: str  # SHA-256 of the script's file; empty for a module
+    warm_start: tuple[dict[str, Value], ...] = ()  # configurations to begin with, from an earlier search
 
     def space(self) -> Space:
         """Raises SpaceError."""
         return parse_space(self.space_text, self.space_source, self.overrides)
+
+    def started_from(self, configurations: Sequence[dict[str, Value]]) -> Plan:
+        return replace(self, warm_start=tuple(configurations))
 
     def header(self) -> dict[str, Any]:
         content = asdict(self)
@@ -43,17 +50,21 @@ class Plan:
     def from_header(cls, header: Mapping[str, Any]) -> Plan:
         if header.get("format") != _FORMAT:
             raise MayaError(f"the journal's format is {header.get('format')}, this Maya's is {_FORMAT}")
-        fields = {name: header[name] for name in cls.__dataclass_fields__}
+        fields = {name: header[name] for name in cls.__dataclass_fields__ if name in header}
         return cls(**{**fields, "cluster": Cluster.model_validate(header["cluster"])})
 
 
 def make_plan(text: str, source: str, overrides: Mapping[str, Any], script: str, module: bool) -> Plan:
     """Raises MayaError for a space that cannot be searched, an unknown cluster, a missing script."""
-    name = parse_space(text, source, overrides).file.cluster
+    space = parse_space(text, source, overrides)
+    if space.file.search.algorithm == "grid":
+        require_walkable(space)
+    name = space.file.cluster
     if name is None:
         raise MayaError(f"{source}: cluster: is missing; give it here or with --cluster")
     beside = Path(source).parent / name  # a space may name a cluster file that lies beside it
     cluster = load_cluster(str(beside) if "cluster" not in overrides and beside.is_file() else name)
+    Objective(space, cluster.price_per_gpu_hour)  # raises for a cost without a price
     return Plan(text, source, overrides, cluster, script, module, _digest(script, module))
 
 

@@ -102,6 +102,16 @@ class Journal:
             raise
 
 
+def read_journal(directory: Path) -> list[dict[str, Any]]:
+    """The trials on record in `directory`, whose search may be running. Raises JournalError."""
+    path = directory / NAME
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise JournalError(f"{directory} holds no search: {error.strerror}") from None
+    return _parse(path, content[: content.rfind(b"\n") + 1])[1:]
+
+
 def _entry(trial: Trial) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "trial": trial.number,

@@ -32,10 +32,10 @@ class ScriptJudges:
         from maya.cache import TraceCache
         from maya.predict import Predictor  # loads the emulator: only where trials run
 
-        os.chdir(self.directory)
         with Predictor(self.cluster, cache=TraceCache.default() if self.cache else None) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:
+                os.chdir(self.directory)  # Tune moves a reused worker to a directory of each trial's
                 if assignment.cores:
                     predictor.pin(assignment.cores)
                 return predictor.predict(self.job(assignment)).prediction

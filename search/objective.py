@@ -22,13 +22,14 @@ class Objective:
         natural = "max" if spec.metric in ("throughput", "hardware_flops_utilization") else "min"
         self.mode = spec.mode or natural
         self._price = spec.price_per_gpu_hour or price_per_gpu_hour
-        if self.metric == "cost" and self._price is None:
+        if self.metric in ("cost", "time_cost") and self._price is None:
             raise space.fail("objective.price_per_gpu_hour", "is missing, and the cluster names no price")
         per_work = f" / ({spec.work})" if spec.work else " / iteration"
         self.unit = {
             "iteration_time": "s",
             "throughput": f"{spec.work or 'iterations'} / s",
             "cost": f"USD{per_work}",
+            "time_cost": f"s USD{per_work}²",
             "hardware_flops_utilization": "of peak",
         }[self.metric]
 
@@ -42,11 +43,24 @@ class Objective:
             case "throughput":
                 return self._work(point) / iteration_time_s
             case "cost":
-                # GPU-hours of one iteration at the price, per unit of its work
-                gpu_hours = iteration_time_s * self._space.world(point) / 3600
-                return gpu_hours * (self._price or 0.0) / self._work(point)
+                return self.cost(point, iteration_time_s)
+            case "time_cost":
+                time, cost = self.time(point, iteration_time_s), self.cost(point, iteration_time_s)
+                return time * cost if time is not None and cost is not None else None
             case "hardware_flops_utilization":
                 return outcome.prediction.get("hardware_flops_utilization") if outcome else None
+
+    def time(self, point: Point, iteration_time_s: float | None) -> float | None:
+        """Seconds per unit of work."""
+        return None if iteration_time_s is None else iteration_time_s / self._work(point)
+
+    def cost(self, point: Point, iteration_time_s: float | None) -> float | None:
+        """USD per unit of work; None where no price is known."""
+        if iteration_time_s is None or self._price is None:
+            return None
+        # GPU-hours of one iteration at the price
+        gpu_hours = iteration_time_s * self._space.world(point) / 3600
+        return gpu_hours * self._price / self._work(point)
 
     def better_first(self, value: float) -> float:
         """A sort key."""

@@ -11,6 +11,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from maya import __version__
 from maya.search.expression import show
+from maya.search.pareto import pareto_front
 from maya.search.results import Experiment, replace_file, shell_command, torchrun
 from maya.search.summary import tally
 from maya.search.types import Trial
@@ -44,6 +45,12 @@ def report_data(experiment: Experiment) -> dict[str, Any]:
         "ranking": [_ranked(experiment, trial) for trial in ranking],
         "out_of_memory": [_out_of_memory(trial) for trial in search.trials if trial.verdict == "OOM"],
         "pruned": [_pruned(trial) for trial in search.trials if trial.pruning],
+        "pareto": [
+            {**_ranked(experiment, trial), "time_s": time, "cost_usd": cost}
+            for trial, time, cost in pareto_front(search)
+        ],
+        "work": search.space.file.objective.work or "iteration",
+        "timeline": experiment.timeline,
         "failed": [_failed(trial) for trial in search.trials if trial.verdict == "FAILED"],
         "convergence": _convergence(experiment),
         "verdicts": dict(search.counts.verdicts),
@@ -73,6 +80,8 @@ def _ranked(experiment: Experiment, trial: Trial) -> dict[str, Any]:
         "verdict": trial.verdict,
         "objective": trial.objective,
         "iteration_time_s": trial.iteration_time_s,
+        "cost_usd": experiment.search.objective.cost(trial.point, trial.iteration_time_s),
+        "time_s": experiment.search.objective.time(trial.point, trial.iteration_time_s),
         "memory_bytes": prediction.get("peak_memory_bytes", {}).get("max"),
         "hfu": prediction.get("hardware_flops_utilization"),
         "gpus": experiment.search.space.world(trial.point),

@@ -15,6 +15,7 @@ from maya import __version__
 from maya.clusters.types import Cluster
 from maya.search.driver import Search
 from maya.search.expression import show
+from maya.search.pareto import pareto_front
 from maya.search.types import Trial
 
 
@@ -28,6 +29,7 @@ class Experiment:
     module: bool
     wall_s: float
     concurrency: int
+    timeline: tuple[str, ...] = ()  # files about the best configuration, beside the report
 
 
 def write_results(experiment: Experiment, directory: Path) -> list[Path]:
@@ -52,10 +54,11 @@ def write_results(experiment: Experiment, directory: Path) -> list[Path]:
 
 def trials_table(search: Search) -> pd.DataFrame:
     """One row a settled trial, one column a knob; times in seconds, memory in bytes."""
-    return pd.DataFrame([_row(search, trial) for trial in search.trials])
+    front = {trial.number for trial, _, _ in pareto_front(search)}
+    return pd.DataFrame([_row(search, trial, front) for trial in search.trials])
 
 
-def _row(search: Search, trial: Trial) -> dict[str, Any]:
+def _row(search: Search, trial: Trial, front: set[int]) -> dict[str, Any]:
     prediction = trial.outcome.prediction if trial.outcome else {}
     pruning = trial.pruning
     return {
@@ -73,8 +76,17 @@ def _row(search: Search, trial: Trial) -> dict[str, Any]:
         "message": trial.outcome.last_line if trial.outcome else None,
         "wall_s": round(trial.outcome.wall_s, 3) if trial.outcome else None,
         "gpus": search.space.world(trial.point),
+        "cost_usd": search.objective.cost(trial.point, trial.iteration_time_s),
+        "pareto": trial.number in front,
+        "trace": _origin(trial),
         "arguments": shlex.join(search.space.argv(trial.point)),
     }
+
+
+def _origin(trial: Trial) -> str | None:
+    if trial.outcome is None:
+        return None
+    return "cache" if trial.outcome.reused else "launched"
 
 
 def best_json(experiment: Experiment, best: Trial) -> dict[str, Any]:
@@ -92,6 +104,10 @@ def best_json(experiment: Experiment, best: Trial) -> dict[str, Any]:
         "iteration_time_s": best.iteration_time_s,
         "cluster": experiment.cluster.name,
         "gpus": search.space.world(best.point),
+        "pareto": [
+            {"trial": trial.number, "time_s": time, "cost_usd": cost, "configuration": trial.configuration}
+            for trial, time, cost in pareto_front(search)
+        ],
         "command": torchrun(experiment, best),
         "prediction": best.outcome.prediction if best.outcome else None,
         "search": {

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from maya.search.expression import Expression, ExpressionError, Value
 
-Metric = Literal["iteration_time", "throughput", "cost", "hardware_flops_utilization"]
+Metric = Literal["iteration_time", "throughput", "cost", "time_cost", "hardware_flops_utilization"]
 Algorithm = Literal["cma", "random", "grid", "tpe"]
 
 

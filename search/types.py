@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from maya.report import as_json
 from maya.search.expression import Value
 from maya.search.space import Point
 from maya.simulate.types import Prediction
@@ -39,8 +40,8 @@ class Outcome:
 
     @classmethod
     def of(cls, prediction: Prediction, wall_s: float = 0.0) -> Outcome:
-        """The prediction as `maya predict --json` writes it, numpy's scalars made plain."""
-        return cls(prediction.verdict, json.loads(json.dumps(asdict(prediction), default=_plain)), wall_s)
+        """The prediction as `maya predict --json` writes it."""
+        return cls(prediction.verdict, json.loads(json.dumps(as_json(prediction))), wall_s)
 
     @property
     def iteration_time_s(self) -> float | None:
@@ -111,9 +112,3 @@ class Trial:
     @property
     def ran_and_fits(self) -> bool:
         return self.known == "fits" and self.objective is not None
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} in a prediction")

@@ -28,7 +28,8 @@ _NATIVE = (
 # What a terminal, a shell, a test runner or Ray sets for its own use.
 _VOLATILE = (
     "BASH", "COLORTERM", "COLUMNS", "CONDA_PROMPT", "DBUS_", "DISPLAY", "HISTFILE", "INVOCATION_ID", "JOURNAL_STREAM",
-    "LINES", "LS_COLORS", "MAYA_", "OLDPWD", "PS1", "PWD", "PYTEST_", "RAY_", "SHLVL", "SSH_", "TERM", "TMUX",
+    "LINES", "LS_COLORS", "MAYA_", "OLDPWD", "PS1", "PWD", "PYTEST_", "PYTHONBREAKPOINT",
+    "PL_DISABLE_FORK", "RAY_", "SHLVL", "SSH_", "SPT_NOENV", "TERM", "TMUX",
     "TUNE_", "VIRTUAL_ENV", "WINDOWID", "XDG_SESSION", "_",
 )  # fmt: skip
 
@@ -88,7 +89,7 @@ def software() -> dict[str, Any]:
         "torch": torch.version if torch else None,
         "maya": __version__,
         "recorder": _recorder_digest(),
-        "distributions": sorted(_distributions()),
+        "distributions": sorted(set(_distributions())),
     }
 
 
@@ -101,8 +102,8 @@ def _recorder_digest() -> str:
 
 
 def _distributions() -> Iterator[str]:
-    for directory in sys.path:
-        if directory and Path(directory).is_dir():
+    for directory in sys.path:  # a worker of Ray has more on it: packages that Ray carries with it
+        if directory.endswith(("site-packages", "dist-packages")) and Path(directory).is_dir():
             yield from (path.name for path in Path(directory).glob("*-info"))
 
 

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sysconfig
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,14 @@ class Readings:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], None] = {}
         self._written: set[str] = set()
+        self._copied: deque[str] = deque()  # what a copy of the environment has yet to read
         self._descriptor: int | None = None
 
     def watch(self) -> None:
         """Once, before anything of the script's is imported."""
         builtins_open, os_open = builtins.open, os.open
         getitem, contains = type(os.environ).__getitem__, type(os.environ).__contains__
+        iterate = type(os.environ).__iter__
         path_stats = importlib.machinery.SourceFileLoader.path_stats
 
         def open_(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
@@ -45,8 +48,13 @@ class Readings:
             return os_open(path, flags, *rest, **named)
 
         def read_variable(environ: Any, name: str) -> str:
-            self._note("variable", name)
+            self._read_variable(name)
             return getitem(environ, name)
+
+        def all_variables(environ: Any) -> Iterator[str]:
+            names = list(iterate(environ))
+            self._copied = deque(names)
+            return iter(names)
 
         def has_variable(environ: Any, name: object) -> bool:
             self._note("variable", str(name))
@@ -59,6 +67,7 @@ class Readings:
         builtins.open = io.open = open_
         os.open = open_descriptor
         type(os.environ).__getitem__ = read_variable  # type: ignore[method-assign]
+        type(os.environ).__iter__ = all_variables  # type: ignore[method-assign]
         type(os.environ).__contains__ = has_variable  # type: ignore[method-assign]
         importlib.machinery.SourceFileLoader.path_stats = import_source  # type: ignore[method-assign,assignment]
 
@@ -68,6 +77,14 @@ class Readings:
         self._descriptor = os.open(path, flags, 0o644)
         for kind, name in self._seen:
             self._write(kind, name)
+
+    def _read_variable(self, name: str) -> None:
+        """One by one in the order of the whole environment they are a copy, such as each child process gets."""
+        if self._copied and name == self._copied[0]:
+            self._copied.popleft()
+            return
+        self._copied.clear()
+        self._note("variable", name)
 
     def _opened(self, file: Any, writes: bool) -> None:
         if not isinstance(file, str | bytes | os.PathLike):

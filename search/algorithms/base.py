@@ -17,6 +17,9 @@ class Sampler(ABC):
     def ask(self) -> list[Point]:
         """The next batch; empty when there is nothing left to propose."""
 
+    def learn(self, points: Sequence[Point], losses: Sequence[float]) -> None:  # noqa: B027 (may be ignored)
+        """Losses, as `tell` has them, of canonical points that this sampler did not ask for."""
+
     @property
     def content(self) -> bool:
         """Whether the search may end here because its best have not changed: nothing planned is left undone."""

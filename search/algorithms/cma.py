@@ -78,6 +78,13 @@ class CmaSampler(Sampler):
         beside = [start] if start is not None else []
         return [*generation, *beside, *self._promising(), *self._explorers()]
 
+    def learn(self, points: Sequence[Point], losses: Sequence[float]) -> None:
+        """Begins where the best of them is."""
+        self._note(points)
+        self._known.update(zip(points, losses, strict=True))
+        if points:
+            self._restart(self._vector(min(self._known, key=lambda point: (self._known[point], point))))
+
     def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
         best = min(self._known.values(), default=np.inf)
         for point, loss in zip(map(self._space.canonical, points), losses, strict=True):

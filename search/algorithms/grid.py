@@ -9,10 +9,12 @@ from maya.search.algorithms.base import Sampler
 from maya.search.space import Point, Space
 
 _BATCH = 32
+_LARGEST = 10_000_000  # combinations: no grid that anyone waits for
 
 
 class GridSampler(Sampler):
     def __init__(self, space: Space) -> None:
+        require_walkable(space)
         self._points = space.points()
 
     def ask(self) -> list[Point]:
@@ -20,3 +22,13 @@ class GridSampler(Sampler):
 
     def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
         """A grid learns nothing."""
+
+
+def require_walkable(space: Space) -> None:
+    """Raises SpaceError for a space that no grid gets through."""
+    if space.size > _LARGEST:
+        factors = " * ".join(map(str, space.cardinalities))
+        raise space.fail(
+            "search.algorithm",
+            f"a grid of {factors} = {space.size:,} combinations is more than {_LARGEST:,}; use cma or random",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from maya.search.report import write_report
 from maya.search.results import Experiment, write_results
 from maya.simulate.types import Breakdown, Prediction
 
-PLOTS = ("memory-plot", "convergence-plot", "knobs-plot")
+PLOTS = ("memory-plot", "convergence-plot", "knobs-plot", "pareto-plot")
 
 
 def synthetic() -> Any:
@@ -53,6 +54,18 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 @pytest.fixture(scope="module")
 def report(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(experiment, tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desktop", "phone"])
+def test_screenshots_for_the_docs(
+    open_page: Callable[..., Any], report: Path, tmp_path: Path, width: int, height: int
+) -> None:
+    """MAYA_SCREENSHOTS=docs/images renews those in the documentation."""
+    for scheme in ("light", "dark"):
+        browser = open_page(report, width, height, scheme)
+        directory = Path(os.environ.get("MAYA_SCREENSHOTS", tmp_path))
+        picture = directory / f"search-report-{'phone' if width < 600 else 'desktop'}-{scheme}.png"
+        assert browser.save_screenshot(str(picture)) and picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

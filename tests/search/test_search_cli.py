@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,30 @@ def space(tmp_path: Path) -> Path:
     return path
 
 
-def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    monkeypatch.setattr("sys.argv", ["maya-search", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    return lines[0]
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """`refusal(*arguments)`: the one line with which the command refuses them."""
+
+    def refused(*arguments: object) -> str:
+        monkeypatch.setattr("sys.argv", ["maya-search", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        assert exit_.value.code == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        return str(line)
+
+    return refused
+
+
+@pytest.fixture
+def earlier(space: Path, script: Path, tmp_path: Path) -> Path:
+    """The directory of a search of `space` with `script` that was cut short."""
+    plan = make_plan(SPACE, str(space), {}, str(script), False)
+    Journal.create(tmp_path / "old", plan.header()).close()
+    return tmp_path / "old"
 
 
 @pytest.mark.parametrize(
@@ -48,53 +65,46 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         ("constraints: ['dp == 3']", "constraints[0]: unknown name 'dp' in 'dp == 3'"),
     ],
 )
-def test_space_mistakes(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    space: Path,
-    script: Path,
-    more: str,
-    message: str,
-) -> None:
+def test_space_mistakes(refusal: Refusal, space: Path, script: Path, more: str, message: str) -> None:
     space.write_text(SPACE + more)
-    assert message in refusal(monkeypatch, capsys, "--space", space, script)
+    assert message in refusal("--space", space, script)
 
 
 def test_missing_script_and_existing_search_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    space: Path,
-    script: Path,
-    tmp_path: Path,
+    refusal: Refusal, space: Path, script: Path, tmp_path: Path, earlier: Path
 ) -> None:
-    assert "no such script" in refusal(monkeypatch, capsys, "--space", space, tmp_path / "none.py")
-    Journal.create(tmp_path / "old", {}).close()
-    line = refusal(monkeypatch, capsys, "--space", space, "--out", tmp_path / "old", script)
-    assert "already holds a search" in line
+    assert "no such script" in refusal("--space", space, tmp_path / "none.py")
+    assert "already holds a search" in refusal("--space", space, "--out", earlier, script)
 
 
 def test_resume_refuses_a_changed_space_and_says_what_changed(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    space: Path,
-    script: Path,
-    tmp_path: Path,
+    refusal: Refusal, space: Path, script: Path, earlier: Path
 ) -> None:
-    plan = make_plan(SPACE, str(space), {}, str(script), False)
-    Journal.create(tmp_path / "old", plan.header()).close()
     space.write_text(SPACE.replace("[1, 2]", "[1, 2, 4]"))
-    line = refusal(monkeypatch, capsys, "--resume", tmp_path / "old", "--space", space, "--seed", 3, script)
+    line = refusal("--resume", earlier, "--space", space, "--seed", 3, script)
     assert "knobs.tp.values: [1, 2] -> [1, 2, 4]" in line and "search.seed: 0 -> 3" in line
 
 
-def test_resume_refuses_a_changed_script(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    space: Path,
-    script: Path,
-    tmp_path: Path,
-) -> None:
-    plan = make_plan(SPACE, str(space), {}, str(script), False)
-    Journal.create(tmp_path / "old", plan.header()).close()
+def test_resume_refuses_a_changed_script(refusal: Refusal, script: Path, earlier: Path) -> None:
     script.write_text("print('bye')\n")
-    assert "script's content" in refusal(monkeypatch, capsys, "--resume", tmp_path / "old")
+    assert "script's content" in refusal("--resume", earlier)
+
+
+def test_comparison_and_warm_start_want_an_earlier_search(
+    refusal: Refusal, space: Path, script: Path, tmp_path: Path, earlier: Path
+) -> None:
+    assert "holds no finished search" in refusal("--compare", earlier, earlier)
+    assert "holds no search" in refusal("--space", space, "--warm-start", tmp_path / "none", script)
+
+
+def test_a_grid_of_a_billion_points_is_refused_with_its_size(
+    refusal: Refusal, space: Path, script: Path
+) -> None:
+    knobs = "".join(
+        f"  k{n}: {{flag: --k{n}, values: [{', '.join(map(str, range(10)))}]}}\n" for n in range(9)
+    )
+    space.write_text(
+        f"cluster: dgx-h100\ngpus: 8\nknobs:\n{knobs}search: {{algorithm: grid, max_trials: 10000}}\n"
+    )
+    line = refusal("--space", space, script)
+    assert "10 * 10 * 10 * 10 * 10 * 10 * 10 * 10 * 10 = 1,000,000,000" in line

@@ -63,11 +63,7 @@ def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator
     if prediction.pipeline_bubble is not None:
         yield "pipeline", Text(f"{100 * prediction.pipeline_bubble:.1f} % of the iteration is bubble")
     if prediction.ranks:
-        world, launched, unique, checked = (
-            prediction.ranks.get(key, 0) for key in ("world", "launched", "unique", "checked")
-        )
-        inferred = f", {world - launched} inferred ({checked} checked)" if launched < world else ""
-        yield "ranks", Text(f"{world}; {launched} launched, {unique} unique{inferred}")
+        yield "ranks", Text(_ranks(prediction.ranks))
     if prediction.provenance:
         yield "durations", Text(sureness(prediction.provenance))
     yield from _listed("not covered", prediction.unsupported, "yellow")
@@ -157,4 +153,14 @@ def _bar(parts: list[tuple[float, str]]) -> Text:
         upto = min(BAR_WIDTH, round(position * BAR_WIDTH))
         text.append("█" * (upto - filled), colour)
         filled = max(filled, upto)
+    return text
+
+
+def _ranks(ranks: dict[str, int]) -> str:
+    world, launched = ranks["world"], ranks["launched"]
+    text = f"{world}; {launched} launched"
+    if "unique" in ranks:  # they got as far as being compared
+        text += f", {ranks['unique']} unique"
+        if launched < world:
+            text += f", {world - launched} inferred ({ranks.get('checked', 0)} checked)"
     return text

@@ -21,8 +21,9 @@ PROGRAM = Path(__file__).with_name("search_program.py")
 
 
 @pytest.fixture
-def cluster() -> Iterator[Any]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A head without CPUs of its own and two nodes that run a trial each."""
+    monkeypatch.chdir(tmp_path)  # workers import from where their node was started: not from a checkout
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     made = cluster_utils.Cluster(
         initialize_head=True,

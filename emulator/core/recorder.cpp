@@ -49,16 +49,11 @@ bool excuse(ThreadState& thread, std::int64_t own) {
   return false;
 }
 
-}
-thread_local int g_kind=0, g_last=0;
-long g_sum[8][8], g_n[8][8];
-namespace {
 void enter(ThreadState& thread, bool described) {
   if (thread.depth++ > 0) return;
   if (!thread.known) meet(thread);
   thread.entered = monotonic();
   const std::int64_t gap = thread.entered - thread.left;
-  g_sum[g_last][g_kind]+=gap; g_n[g_last][g_kind]++; g_last=g_kind; g_kind=0;
   if (std::exchange(thread.describing, false) && described) {
     excuse(thread, gap);
     return;

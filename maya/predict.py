@@ -41,14 +41,22 @@ class Judgement:
 class Predictor:
     """Judges jobs on one cluster. Holds a fork server, so many predictions pay for one warm start.
 
+    With `trusting`, jobs of one script are taken to be steady from their second iteration on, without a third to
+    compare it with, once so many of them were: a search runs as many iterations less as it has trials.
     Raises `maya.errors.MayaError` for what the user must mend: a CPU-only torch, a missing script.
     """
 
     def __init__(
-        self, cluster: Cluster, *, cores: tuple[int, ...] | None = None, cache: TraceCache | None = None
+        self,
+        cluster: Cluster,
+        *,
+        cores: tuple[int, ...] | None = None,
+        cache: TraceCache | None = None,
+        trusting: int | None = None,
     ) -> None:
         self.cluster = cluster
         self._cache = cache
+        self._trust = Trust(trusting)
         self._server = ForkServer(cluster, cores=cores)
 
     def pin(self, cores: tuple[int, ...]) -> None:
@@ -73,7 +81,7 @@ class Predictor:
         if self._cache and out is None and (recorded := self._cache.find(job, self.cluster)):
             return self._judge_recorded(recorded, job, time.perf_counter() - started)
         with _directory(out) as directory:
-            run = self._server.run(job, directory)
+            run = self._trust.run(self._server, job, directory)
             trace = None
             if run.status == "traced":
                 started = time.perf_counter()
@@ -97,6 +105,28 @@ class Predictor:
         return dataclasses.replace(
             judgement, prediction=dataclasses.replace(judgement.prediction, command=_command(job))
         )
+
+
+class Trust:
+    """Whether a script's iterations repeat from the second on, as all of its first `jobs` did. None: never trust."""
+
+    def __init__(self, jobs: int | None) -> None:
+        self._jobs = jobs
+        self._seen = 0
+
+    def run(self, server: ForkServer, job: Job, directory: Path) -> Run:
+        if self._jobs is None or self._seen < self._jobs or job.iterations is not None:
+            return self._learn(server.run(job, directory))
+        run = server.run(dataclasses.replace(job, iterations=1), directory)
+        note = (
+            f"its second iteration is taken as steady without a third, as it was in {self._seen} jobs before"
+        )
+        return run.with_note(note) if run.status == "traced" else run
+
+    def _learn(self, run: Run) -> Run:
+        if run.status == "traced":
+            self._seen = self._seen + 1 if (run.steady, run.period) == ((1, 3), 1) else 0
+        return run
 
 
 def unsimulated(run: Run, job: Job) -> Judgement:

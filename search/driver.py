@@ -219,4 +219,4 @@ class Search:
             if trial.verdict is None:
                 return
             self._observed += 1
-            self.ended = self._stopper.observe(trial, self._sampler.content)
+            self.ended = self._stopper.observe(trial)

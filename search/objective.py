@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from maya.search.algorithms.base import UNFIT
 from maya.search.expression import ExpressionError
 from maya.search.space import Point, Space
 from maya.search.types import Outcome, Trial
 
-# Losses are ranks to a sampler: all that fit lie below _WORST, then out of memory, failed, inadmissible.
-_WORST = 1e15
-_FAILED = 1e4 * _WORST
-_INADMISSIBLE = 1e5 * _WORST
+# All that fit lie below UNFIT, then out of memory, failed, inadmissible.
+_FAILED = 1e4 * UNFIT
+_INADMISSIBLE = 1e5 * UNFIT
 
 
 class Objective:
@@ -75,7 +75,7 @@ class Objective:
             return self.better_first(trial.objective)
         outcome = source.outcome if source else trial.outcome
         if outcome and outcome.verdict == "OOM":
-            return _WORST * (1.0 + min(outcome.shortfall, 1000.0))
+            return UNFIT * (1.0 + min(outcome.shortfall, 1000.0))
         return _FAILED
 
     def inadmissible(self, violation: float) -> float:

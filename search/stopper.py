@@ -17,20 +17,20 @@ class Stopper:
         self.unchanged = 0  # consecutive trials that ran, fit and left the best as they were
         self._failures: list[str] | None = []  # of the first trials, until one does not fail
 
-    def observe(self, trial: Trial, content: bool = True) -> str | None:
-        """Why to stop after `trial`; None to go on. `content`: the sampler has no plan that is half done."""
+    def observe(self, trial: Trial) -> str | None:
+        """Why to stop after `trial`; None to go on."""
         if trial.outcome is None:
             return None
-        return self._all_fail_alike(trial) or self._best_unchanged(trial, content)
+        return self._all_fail_alike(trial) or self._best_unchanged(trial)
 
-    def _best_unchanged(self, trial: Trial, content: bool) -> str | None:
+    def _best_unchanged(self, trial: Trial) -> str | None:
         if not trial.ran_and_fits or trial.objective is None:
             return None  # out of memory neither breaks nor lengthens the run
         best = sorted([*self._best, (self._objective.better_first(trial.objective), trial.number)])
         best = best[: self._spec.top]
         self.unchanged = self.unchanged + 1 if best == self._best else 0
         self._best = best
-        if content and len(best) == self._spec.top and self.unchanged >= self._spec.patience:
+        if len(best) == self._spec.top and self.unchanged >= self._spec.patience:
             return f"the best {self._spec.top} are unchanged over {self.unchanged} trials that fit"
         return None
 

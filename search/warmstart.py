@@ -46,10 +46,6 @@ class WarmStart(Sampler):
         else:
             self._sampler.tell(points, losses)
 
-    @property
-    def content(self) -> bool:
-        return self._sampler.content
-
 
 def _resembling(space: Space, configuration: Mapping[str, Value]) -> Point:
     """The point with the same values wherever this space has them, and each other knob's first value."""

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from maya.search.space import Point
 
+UNFIT = 1e15  # losses from here on are of points that do not fit, fail or are inadmissible
+
 
 class Sampler(ABC):
     @abstractmethod
@@ -20,15 +22,10 @@ class Sampler(ABC):
     def learn(self, points: Sequence[Point], losses: Sequence[float]) -> None:  # noqa: B027 (may be ignored)
         """Losses, as `tell` has them, of canonical points that this sampler did not ask for."""
 
-    @property
-    def content(self) -> bool:
-        """Whether the search may end here because its best have not changed: nothing planned is left undone."""
-        return True
-
     @abstractmethod
     def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
         """The losses of the batch last asked, in its order: finite, smaller is better.
 
-        A point out of memory has a loss beyond every point that fits, larger by what it lacked; a failed or
+        A point out of memory has a loss of `UNFIT` or more, larger by what it lacked; a failed or
         inadmissible one lies beyond those.
         """

@@ -3,12 +3,16 @@
 pycma's integer handling keeps a coordinate's spread from falling below one step (Hansen 2011, "A CMA-ES for
 mixed-integer nonlinear optimization"). When the distribution has collapsed, or several generations bring no
 new point, the search restarts elsewhere with a larger population (Auger & Hansen 2005, IPOP-CMA-ES).
-Each generation is joined by the unseen points of the highest expected improvement under a surrogate of all that
-is known, and by an unseen point at random; the strategy is not told of those.
+A trial costs seconds and a surrogate's answer milliseconds: of each generation only what a surrogate of all that is
+known thinks worthiest is launched, and it answers for the rest (Kern, Hansen & Koumoutsakos 2006, "Local
+Meta-Models for Optimization Using Evolution Strategies"). Beside it go the worthiest unseen points of the whole
+space and an unseen point at random, which the strategy is not told of.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,9 +34,11 @@ with warnings.catch_warnings():
 _STALE_GENERATIONS = 3  # so many without a new point: restart
 _LARGEST_POPULATION = 64
 _ELITE = 3  # best points whose neighbours are candidates
-_PASSES = 3  # over all values of all knobs, without a new best, before a search may end
-_PROBES = 6  # values of knobs of which the surrogate chooses the most promising point, a generation
+_SCREENED = 0.34  # of a generation is launched: what the surrogate expects most of; it answers for the rest
+_WORTHIEST = 3  # points of the whole space that the surrogate chooses, a generation
+_PROBES = 3  # and values of knobs of each of which it chooses one
 _ENUMERABLE = 20_000  # knob settings within which all points of a space are candidates
+_BEYOND = 1e9  # where inadmissible points begin among what the surrogate expects
 _CANDIDATES = 64  # at random, that the surrogate chooses from besides the neighbours of the best
 _EXPLORERS = 1  # a generation, and one more after each restart
 _INITIAL_SIGMA = 0.3  # of a knob's range: pycma's advice, about a third of the region of interest
@@ -50,7 +56,6 @@ class CmaSampler(Sampler):
         self._top = np.array([*(space.cardinalities[place] for place in self._free), *padding]) - 1.0
         self._surrogate = Surrogate(space.cardinalities)
         strata = [(place, value) for place in self._free for value in range(space.cardinalities[place])]
-        self._strata_count, self._probed = len(strata), 0
         self._strata = cycle(self._draws.sample(strata, len(strata)))
         self._all = space.all_points(_ENUMERABLE)
         self._known: dict[Point, float] = {}  # admissible points and their losses
@@ -59,6 +64,7 @@ class CmaSampler(Sampler):
         self._population = int(4 + 3 * np.log(len(self._top)))  # Hansen 2016, eq. (48)
         self._strategy: Any = None
         self._vectors: list[Any] = []
+        self._generation: list[Point] = []  # `_vectors` on the grid
         self._restart(centre=self._top / 2)
 
     def ask(self) -> list[Point]:
@@ -73,10 +79,11 @@ class CmaSampler(Sampler):
             self._restart(self._vector(start))
         with self._own_numbers():
             self._vectors = self._strategy.ask()
-        generation = [self._round(vector) for vector in self._vectors]
-        self._stale = self._stale + 1 if self._note(generation) == 0 else 0
+        self._generation = [self._space.canonical(self._round(vector)) for vector in self._vectors]
+        launched = self._screened(self._generation)
+        self._stale = self._stale + 1 if self._note(launched) == 0 else 0
         beside = [start] if start is not None else []
-        return [*generation, *beside, *self._promising(), *self._explorers()]
+        return [*launched, *beside, *self._promising(), *self._explorers()]
 
     def learn(self, points: Sequence[Point], losses: Sequence[float]) -> None:
         """Begins where the best of them is."""
@@ -86,19 +93,11 @@ class CmaSampler(Sampler):
             self._restart(self._vector(min(self._known, key=lambda point: (self._known[point], point))))
 
     def tell(self, points: Sequence[Point], losses: Sequence[float]) -> None:
-        best = min(self._known.values(), default=np.inf)
-        for point, loss in zip(map(self._space.canonical, points), losses, strict=True):
-            if self._space.admissible(point):
-                self._known[point] = loss
-                if loss < best:
-                    self._probed = 0
+        told = dict(zip(map(self._space.canonical, points), losses, strict=True))
+        self._known.update((point, loss) for point, loss in told.items() if self._space.admissible(point))
+        self._fit()
         with self._own_numbers():
-            self._strategy.tell(self._vectors, list(losses)[: len(self._vectors)])
-
-    @property
-    def content(self) -> bool:
-        """Each value of each knob has been probed since the best was found, `_PASSES` times over."""
-        return self._probed >= _PASSES * self._strata_count
+            self._strategy.tell(self._vectors, self._losses(self._generation, told))
 
     def _note(self, points: Sequence[Point]) -> int:
         """Mark admissible points as proposed; how many of them are new."""
@@ -108,25 +107,47 @@ class CmaSampler(Sampler):
             if self._space.admissible(point)
         )
 
+    def _fit(self) -> None:
+        if len(self._known) >= 2:
+            self._surrogate.fit(list(self._known), list(self._known.values()))
+
+    def _screened(self, generation: list[Point]) -> list[Point]:
+        """The points of a generation to launch: the worthiest of the new ones, and all of the first generations."""
+        new = [point for point in dict.fromkeys(generation) if self._unseen.is_new(point)]
+        if len(self._known) < len(generation):
+            return generation
+        new = [point for point in new if self._space.admissible(point)]
+        if not new:
+            return []
+        worth = dict(zip(new, self._surrogate.worth(new).tolist(), strict=True))
+        count = math.ceil(_SCREENED * len(generation))
+        return sorted(new, key=worth.__getitem__, reverse=True)[:count]
+
+    def _losses(self, generation: list[Point], told: dict[Point, float]) -> list[float]:
+        """[generation] As told; where not every point was launched, in the order that the surrogate expects."""
+        if all(point in told for point in generation):
+            return [told[point] for point in generation]
+        expected = self._surrogate.expected(generation).tolist()
+        return [
+            value if self._space.admissible(point) else _BEYOND * (1.0 + self._space.violation(point))
+            for point, value in zip(generation, expected, strict=True)
+        ]
+
     def _promising(self) -> list[Point]:
-        """The unseen point that the surrogate expects most of, and the same for some values of knobs in turn.
+        """The unseen points that the surrogate expects most of, and the same for some values of knobs in turn.
 
         Basins of a memory-bound space differ in several knobs at once (recomputation off needs deeper pipelines and
         smaller micro-batches): looking at each value of each knob by itself reaches those that the best is not in.
         """
-        if len(self._known) < 2:
-            return []
-        candidates = self._candidates()
-        self._surrogate.fit(list(self._known), list(self._known.values()))
+        candidates = self._candidates() if len(self._known) >= 2 else []
         if not candidates:
             return []
-        gains = dict(zip(candidates, self._surrogate.improvement(candidates).tolist(), strict=True))
-        self._probed += _PROBES
-        chosen = [max(candidates, key=gains.__getitem__)]
+        worth = dict(zip(candidates, self._surrogate.worth(candidates).tolist(), strict=True))
+        chosen = heapq.nlargest(_WORTHIEST, candidates, key=worth.__getitem__)
         for place, value in islice(self._strata, _PROBES):
             inside = [point for point in candidates if point[place] == value and point not in chosen]
             if inside:
-                chosen.append(max(inside, key=gains.__getitem__))
+                chosen.append(max(inside, key=worth.__getitem__))
         return [point for point in chosen if self._note([point])]
 
     def _candidates(self) -> list[Point]:

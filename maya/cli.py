@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -293,8 +294,18 @@ def run(command: Callable[[], None]) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        _no_room(error)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _no_room(error: OSError) -> NoReturn:
+    """Ends with one line where a disk is full. Raises any other error again: it is a fault of Maya's."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise error
+    print(f"maya: {error}", file=sys.stderr)
+    sys.exit(1)
 
 
 def main() -> None:

@@ -51,13 +51,15 @@ _OBJECT_STORE_BYTES = 100 * 2**20  # assignments and outcomes are small
 
 
 def run_search(search: Search, judges: JudgeFactory, concurrency: int, address: str | None = None) -> None:
-    """Drive `search` to its end, `concurrency` trials at a time. Raises what the journal raises."""
+    """Drive `search` to its end, `concurrency` trials at a time. Raises OSError when a disk is full, here or at a
+    worker."""
+    adapter = _SearchAdapter(search)
     with _ray(concurrency, address), tempfile.TemporaryDirectory(prefix="maya-tune-") as scratch:
         trainable = tune.with_parameters(_JudgeTrainable, judges=judges, concurrency=concurrency)
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": 1}),
             tune_config=tune.TuneConfig(
-                search_alg=_SearchAdapter(search),
+                search_alg=adapter,
                 num_samples=-1,
                 max_concurrent_trials=concurrency,
                 reuse_actors=True,
@@ -70,6 +72,8 @@ def run_search(search: Search, judges: JudgeFactory, concurrency: int, address: 
             ),
         )
         tuner.fit()
+    if adapter.failure is not None:
+        raise adapter.failure
 
 
 @contextlib.contextmanager
@@ -108,8 +112,11 @@ class _SearchAdapter(Searcher):
         super().__init__()
         self._search = search
         self._numbers: dict[str, int] = {}  # Tune's trial id -> ours
+        self.failure: OSError | None = None  # ends the search; Tune goes on after what a searcher raises
 
     def suggest(self, trial_id: str) -> Any:
+        if self.failure is not None:
+            return Searcher.FINISHED
         assignment = self._search.next()
         if assignment is None:
             return Searcher.FINISHED if self._search.ended else None
@@ -125,9 +132,15 @@ class _SearchAdapter(Searcher):
         number = self._numbers.pop(trial_id, None)
         if number is None:
             return
+        try:
+            self._finish(number, None if error else result)
+        except OSError as failure:
+            self.failure = failure
+
+    def _finish(self, number: int, result: dict[str, Any] | None) -> None:
         if result and "no_room" in result:
             raise OSError(errno.ENOSPC, result["no_room"])  # says nothing of the configuration
-        if error or not result or "outcome" not in result:
+        if not result or "outcome" not in result:
             message = f"the worker that ran it died {1 + _RETRIES} times"
             self._search.finish(number, Outcome("FAILED", {"verdict": "FAILED", "message": message}))
             return

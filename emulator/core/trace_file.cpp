@@ -12,7 +12,7 @@ namespace maya {
 namespace {
 
 constexpr std::uint64_t kHeaderBytes = 4096;
-constexpr std::uint64_t kGrowBytes = 16 << 20;              // 262,144 records
+constexpr std::uint64_t kGrowBytes = 1 << 20;  // 16,384 records
 constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 30;  // address space; 1 G records
 
 [[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -53,7 +53,12 @@ void TraceFile::grow() {
     errno = EFBIG;
     fail("trace");
   }
-  if (ftruncate(trace_fd_, static_cast<off_t>(file_bytes_)) != 0) fail("grow trace");
+  // Blocks, not only length: on a full disk a rank then ends here, not by SIGBUS at some record.
+  const auto grown = static_cast<off_t>(file_bytes_ - kGrowBytes);
+  do {
+    errno = posix_fallocate(trace_fd_, grown, kGrowBytes);
+  } while (errno == EINTR);
+  if (errno != 0) fail("grow trace");
   capacity_ = (file_bytes_ - kHeaderBytes) / sizeof(Record);
 }
 

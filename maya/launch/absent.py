@@ -22,7 +22,7 @@ import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers PyT
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import distributed_c10d
 
-from maya.launch.topology import family_of
+from maya.launch.topology import family_of, pattern_of
 
 UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
 NO_PAIR = (-1, -1)
@@ -49,7 +49,7 @@ class Groups:
     def __init__(self, rank: int, log: Path) -> None:
         self.rank = rank
         self._own: dict[str, Group] = {}
-        self._seen: Counter[int] = Counter()  # own groups, by the family that the first of a kind has
+        self._seen: Counter[bytes] = Counter()  # own groups, by their pattern
         self._log: BinaryIO | None = log.open("wb", buffering=0)
 
     def add(self, name: str, ranks: Sequence[int]) -> None:
@@ -59,9 +59,9 @@ class Groups:
                 self._log = None
         if self.rank not in ranks:
             return
-        kind = family_of(ranks, 0)
-        self._own[name] = Group(tuple(ranks), family_of(ranks, self._seen[kind]))
-        self._seen[kind] += 1
+        pattern = pattern_of(ranks)
+        self._own[name] = Group(tuple(ranks), family_of(pattern, self._seen[pattern]))
+        self._seen[pattern] += 1
 
     def of_key(self, key: str) -> tuple[Group, tuple[int, int]] | None:
         """The group, and the pair of its members, that a store key of ProcessGroupNCCL exchanges an id for."""

@@ -114,7 +114,7 @@ class ForkServer:
 
     @staticmethod
     def _plan(job: Job, directory: Path) -> Plan:
-        if job.launching == "representatives" and job.world > 1:
+        if job.launching == "representatives":
             return Representatives(job.world, lambda: read_topology(_groups_file(directory), job.world))
         return EveryRank(job.world, merge=job.launching != "all")
 
@@ -183,7 +183,7 @@ class ForkServer:
             )
         theirs.close()
         self._connection = Connection(ours)
-        self._connection.send({"do": "warm", "modules": list(modules), "path": []})
+        self._connection.send({"do": "warm", "modules": list(modules)})
         for answer in self._connection.answers(START_SECONDS):
             return answer
         raise LaunchError(f"the fork server did not start: {self._last_words()}")

@@ -65,7 +65,7 @@ class Server:
 
     def _handle(self, request: dict[str, Any]) -> None:
         if request["do"] == "warm":
-            self._send(warm(request["modules"], request["path"]))
+            self._send(warm(request["modules"]))
         elif request["do"] == "kill":
             self._kill(request["names"])
         else:
@@ -119,9 +119,8 @@ def kill_group(pid: int) -> None:
             continue
 
 
-def warm(modules: list[str], path: list[str]) -> dict[str, Any]:
-    """Imports `modules` with `path` in front of sys.path. Says which of them read a rank's variables."""
-    sys.path[:0] = path
+def warm(modules: list[str]) -> dict[str, Any]:
+    """Imports `modules`. Says which of them read a rank's variables."""
     watched = type(os.environ)
     read: set[str] = set()
     original = watched.__getitem__
@@ -144,7 +143,6 @@ def warm(modules: list[str], path: list[str]) -> dict[str, Any]:
             (rank_dependent if read else imported).append(module)
     finally:
         watched.__getitem__ = original  # type: ignore[method-assign]
-    del sys.path[: len(path)]
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
     if torch:

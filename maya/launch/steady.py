@@ -27,7 +27,7 @@ def _repeats(tail: Sequence[int], period: int) -> bool:
     return all(tail[at] == tail[at - period] for at in range(period, len(tail)))
 
 
-def classes(first_segments: Sequence[int]) -> list[int]:
-    """For each rank, the lowest rank whose first segment has the same hash."""
-    representative: dict[int, int] = {}
-    return [representative.setdefault(value, rank) for rank, value in enumerate(first_segments)]
+def classes(hashes: Sequence[int]) -> list[int]:
+    """For each, the first place that has the same hash."""
+    first: dict[int, int] = {}
+    return [first.setdefault(value, place) for place, value in enumerate(hashes)]

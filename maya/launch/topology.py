@@ -7,7 +7,6 @@ world's *axes*. What they mean to the script does not matter.
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,21 +79,28 @@ class Topology:
         return frozenset(f.id for f in self.families.values() if np.array_equal(f.position, position))
 
 
-def family_of(ranks: Sequence[int], earlier: int) -> int:
-    """What groups that differ only by where they begin have in common; `earlier` such groups had the same member."""
-    pattern = struct.pack(f"<{len(ranks)}i", *(rank - ranks[0] for rank in ranks))
+def pattern_of(ranks: Sequence[int] | NDArray[np.int32]) -> bytes:
+    """What groups that differ only by where they begin have in common."""
+    own = np.asarray(ranks, "<i4")
+    pattern: bytes = (own - own[0]).tobytes()
+    return pattern
+
+
+def family_of(pattern: bytes, earlier: int) -> int:
+    """A number for groups of one pattern; a member is in `earlier` of them already."""
     return zlib.crc32(pattern, earlier)
 
 
 def read_topology(path: Path, world: int) -> Topology:
     """The groups that one rank wrote down (absent.py). Raises MayaError when they are not groups of that world."""
-    seen: dict[int, NDArray[np.int32]] = {}  # how many groups of a kind each rank is in
+    seen: dict[bytes, NDArray[np.int32]] = {}  # how many groups of a pattern each rank is in
     members: dict[int, list[NDArray[np.int32]]] = {}
     for ranks in _read_groups(path):
         if len(ranks) == 0 or ranks.min() < 0 or ranks.max() >= world:
             raise MayaError(f"{path}: a group of ranks {ranks.tolist()} in a world of {world}")
-        count = seen.setdefault(family_of(ranks.tolist(), 0), np.zeros(world, np.int32))
-        members.setdefault(family_of(ranks.tolist(), int(count[ranks].max())), []).append(ranks)
+        pattern = pattern_of(ranks)
+        count = seen.setdefault(pattern, np.zeros(world, np.int32))
+        members.setdefault(family_of(pattern, int(count[ranks].max())), []).append(ranks)
         count[ranks] += 1
     return Topology(world, {number: _family(number, groups, world) for number, groups in members.items()})
 

@@ -31,6 +31,8 @@ class Job:
     @property
     def launching(self) -> Ranks:
         """`ranks`, with "auto" resolved by the size of the world."""
+        if self.ranks == "representatives" and self.world == 1:
+            return "dedup"  # nobody to stand for
         if self.ranks != "auto":
             return self.ranks
         return "representatives" if self.world > SMALL_WORLD else "dedup"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +20,14 @@ from maya.launch.layout import HEADER, rank_path
 from maya.launch.observed import observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
-from maya.launch.steady import steady_period
+from maya.launch.steady import classes, steady_period
 from maya.launch.types import Job, OutOfMemory, Run
 
 POLL_SECONDS = 0.002
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
 STEADY_ITERATIONS = 2
 MERGED_AGAIN_AT = 2  # optimizer steps
+_RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trace_file.cpp)
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 
 
@@ -128,9 +131,9 @@ class Watch:
     def _merge_again(self) -> None:
         """Ranks whose first iterations differed only by what was compiled, tuned or set up in them are alike now."""
         crew = self.crew
-        latest = {rank: self.control.segment_hashes(rank)[-1] for rank in sorted(crew.running)}
-        first: dict[int, int] = {}
-        stands = {rank: first.setdefault(value, rank) for rank, value in latest.items()}
+        running = sorted(crew.running)
+        alike = classes([self.control.segment_hashes(rank)[-1] for rank in running])
+        stands = {rank: running[place] for rank, place in zip(running, alike, strict=True)}
         crew.merge(stands.get(other, other) for other in crew.representative)
 
     def _left(self, answer: dict[str, Any]) -> Run | None:
@@ -138,8 +141,9 @@ class Watch:
         rank = int(answer["ended"].removeprefix("rank "))
         if not self.crew.left(rank):
             return None
-        path = self.directory / f"rank-{rank:05d}.outcome"
+        path = rank_path(self.directory, rank).with_suffix(".outcome")
         if not path.exists():
+            _require_room(self.directory)
             return self._failed(rank, f"the process ended with status {answer['code']}\n{self._stderr(rank)}")
         outcome = json.loads(path.read_text())
         if outcome["status"] == "oom":
@@ -199,7 +203,7 @@ class Watch:
         return np.fromfile(rank_path(self.directory, rank), HEADER, 1)[0]
 
     def _stderr(self, rank: int) -> str:
-        path = self.directory / f"rank-{rank:05d}.stderr"
+        path = rank_path(self.directory, rank).with_suffix(".stderr")
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def _whereabouts(self) -> str:
@@ -221,6 +225,18 @@ class Watch:
             return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
         ticks = sum(_cpu_ticks(pid) for name, pid in self.connection.living.items() if name != "store")
         return (*states, *places, ticks // 10)
+
+
+def _require_room(directory: Path) -> None:
+    """Raises OSError where a rank could not go on recording: no fault of the job."""
+    free = shutil.disk_usage(directory).free
+    if free < _RECORDED_AT_A_TIME:
+        raise OSError(
+            errno.ENOSPC,
+            f"No space left on device: {free / 2**20:.2f} MiB free where ranks record, "
+            f"{_RECORDED_AT_A_TIME >> 20} MiB at a time; make room or set TMPDIR",
+            str(directory),
+        )
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ def main(directory: Path, runner: str, seconds: float = 0.0, address: str | None
     def judge(assignment: Assignment) -> Prediction:
         with (directory / "judged").open("a") as judged:
             judged.write(f"{' '.join(assignment.argv)}\n")
+        (directory / "worker").write_text(str(os.getpid()))
         time.sleep(seconds)
         return analytic(assignment)
 

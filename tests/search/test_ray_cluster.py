@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -68,3 +70,68 @@ def test_a_node_that_dies_loses_only_what_it_ran(tmp_path: Path, cluster: Any) -
     runs = (directory / "judged").read_text().splitlines()
     judged = [line for line in records(directory) if line["verdict"] != "PRUNED"]
     assert len(runs) <= len(judged) + 1  # the one that the node took with it
+
+
+class Victims:
+    """A search on a cluster, its workers and its nodes, to be killed one at a time."""
+
+    def __init__(self, directory: Path, cluster: Any) -> None:
+        self.directory = directory
+        self._cluster = cluster
+        self._command = [sys.executable, "-P", str(PROGRAM), str(directory), "ray", "0.3", cluster.address]
+        self.search = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    def kill(self, victim: str) -> None:
+        if victim == "driver":
+            self.search.kill()
+            self.search.communicate()
+            self.search = self._start()
+        elif victim == "worker":
+            with contextlib.suppress(ProcessLookupError):  # it went with its node
+                os.kill(int((self.directory / "worker").read_text()), signal.SIGKILL)
+        else:
+            node = self._cluster.nodes.pop(0)
+            os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+            self._cluster.nodes.append(self._cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20))
+
+    def wait_for(self, more: int) -> bool:
+        """Until so many more trials are on record; False when the search ends first."""
+        wanted = len(records(self.directory)) + more
+        while len(records(self.directory)) < wanted:
+            if self.search.poll() is not None:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+def test_ten_kills_at_random_moments_lose_and_repeat_nothing(tmp_path: Path, cluster: Any) -> None:
+    alone = subprocess.run(
+        [sys.executable, "-P", str(PROGRAM), str(tmp_path / "undisturbed"), "inline"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    moments = random.Random(3)
+    directory = tmp_path / "search"
+    victims = Victims(directory, cluster)
+    for victim in moments.sample(["driver", "worker", "raylet"] * 4, 10):
+        before = records(directory)
+        assert victims.wait_for(moments.randint(1, 3)), "the search ended before its last kill"
+        time.sleep(moments.uniform(0.0, 0.3))
+        victims.kill(victim)
+        assert records(directory)[: len(before)] == before
+    printed, _ = victims.search.communicate(timeout=300)
+    assert json.loads(printed.splitlines()[-1]) == json.loads(alone.stdout.splitlines()[-1])
+    points = [tuple(line["point"]) for line in records(directory)]
+    assert len(points) == len(set(points))
+    assert not [line for line in records(directory) if line["verdict"] == "FAILED"]
+    runs = (directory / "judged").read_text().splitlines()
+    judged = [line for line in records(directory) if line["verdict"] != "PRUNED"]
+    assert len(runs) <= len(judged) + 2 * 10  # what was in flight, two at a time

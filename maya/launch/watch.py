@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from maya.launch.steady import classes, steady_period
 from maya.launch.types import Job, OutOfMemory, Run
 
 POLL_SECONDS = 0.002
+LOOK_SECONDS = 0.5  # between looks at whether ranks still work
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
 STEADY_ITERATIONS = 2
 MERGED_AGAIN_AT = 2  # optimizer steps
@@ -33,15 +35,22 @@ LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 
 @dataclass
 class _Progress:
-    """When something last moved, for finding a hang."""
+    """When something last moved, for finding a hang. `activity` costs a file read a rank: it is seldom asked."""
 
+    activity: Callable[[], tuple[object, ...]]
+    since: float
     seen: tuple[object, ...] = ()
-    since: float = 0.0
+    looked: float = 0.0
 
-    def stalled(self, now: tuple[object, ...]) -> bool:
-        if now != self.seen:
-            self.seen, self.since = now, time.monotonic()
-        return time.monotonic() - self.since > HANG_SECONDS
+    @property
+    def stalled(self) -> bool:
+        now = time.monotonic()
+        if now - self.looked < LOOK_SECONDS:
+            return False
+        self.looked = now
+        if (seen := self.activity()) != self.seen:
+            self.seen, self.since = seen, now
+        return now - self.since > HANG_SECONDS
 
 
 class Watch:
@@ -56,7 +65,7 @@ class Watch:
         self.directory = directory
         self.wanted = job.iterations or STEADY_ITERATIONS
         self.output = Output(directory)
-        self.progress = _Progress(since=time.monotonic())
+        self.progress = _Progress(self._activity, since=time.monotonic())
         self.control.step_limit = plan.compared_at
         self.batches = plan.batches()
         self.planned = False  # every rank has its representative
@@ -85,7 +94,7 @@ class Watch:
             )
         if self.crew.all_paused:
             return self._all_at_rest()
-        if self.progress.stalled(self._activity()):
+        if self.progress.stalled:
             return self._failed(
                 None, f"the ranks have waited for each other for {HANG_SECONDS:.0f} s\n{self._whereabouts()}"
             )

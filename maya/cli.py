@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from maya.errors import MayaError
+from maya.errors import NO_ROOM, MayaError
 
 app = typer.Typer(
     help="Predict how an unmodified PyTorch training script performs on a GPU cluster, without a GPU.",
@@ -302,7 +301,7 @@ def run(command: Callable[[], None]) -> None:
 
 def _no_room(error: OSError) -> NoReturn:
     """Ends with one line where a disk is full. Raises any other error again: it is a fault of Maya's."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno not in NO_ROOM:
         raise error
     print(f"maya: {error}", file=sys.stderr)
     sys.exit(1)

@@ -1,4 +1,8 @@
-"""The one base of every error that a user can mend; the commands print it and exit with 2."""
+"""The one base of every error that a user can mend, which the commands print and exit with 2; and a full disk."""
+
+import errno
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError that says nothing of the job
 
 
 class MayaError(Exception):

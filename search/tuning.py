@@ -40,12 +40,12 @@ import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
 
+from maya.errors import NO_ROOM  # noqa: E402
 from maya.search.cores import NodeCores  # noqa: E402
 from maya.search.driver import Search  # noqa: E402
 from maya.search.types import Assignment, Judge, JudgeFactory, Outcome  # noqa: E402
 from maya.simulate.types import Prediction  # noqa: E402
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _RETRIES = 4  # of a trial whose worker died
 _OBJECT_STORE_BYTES = 100 * 2**20  # assignments and outcomes are small
 
@@ -180,7 +180,7 @@ class _JudgeTrainable(tune.Trainable):
                 assignment = Assignment(given["trial"], tuple(given["argv"]), given["world"], cores)
                 prediction = self._judge(assignment)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
                 return {"no_room": f"{platform.node()}: {error}", "done": True}
             prediction = Prediction("FAILED", message=traceback.format_exc())
         outcome = Outcome.of(prediction, time.monotonic() - began)

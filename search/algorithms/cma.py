@@ -89,6 +89,7 @@ class CmaSampler(Sampler):
         """Begins where the best of them is."""
         self._note(points)
         self._known.update(zip(points, losses, strict=True))
+        self._fit()
         if points:
             self._restart(self._vector(min(self._known, key=lambda point: (self._known[point], point))))
 
@@ -113,10 +114,9 @@ class CmaSampler(Sampler):
 
     def _screened(self, generation: list[Point]) -> list[Point]:
         """The points of a generation to launch: the worthiest of the new ones, and all of the first generations."""
-        new = [point for point in dict.fromkeys(generation) if self._unseen.is_new(point)]
         if len(self._known) < len(generation):
             return generation
-        new = [point for point in new if self._space.admissible(point)]
+        new = list(dict.fromkeys(self._new(generation)))
         if not new:
             return []
         worth = dict(zip(new, self._surrogate.worth(new).tolist(), strict=True))

@@ -41,8 +41,8 @@ class Judgement:
 class Predictor:
     """Judges jobs on one cluster. Holds a fork server, so many predictions pay for one warm start.
 
-    With `trusting`, jobs of one script are taken to be steady from their second iteration on, without a third to
-    compare it with, once so many of them were: a search runs as many iterations less as it has trials.
+    With `trusting`, what so many jobs of one script had in common is taken to be so in those that follow (Trust):
+    a search runs fewer iterations of fewer ranks.
     Raises `maya.errors.MayaError` for what the user must mend: a CPU-only torch, a missing script.
     """
 
@@ -108,25 +108,40 @@ class Predictor:
 
 
 class Trust:
-    """Whether a script's iterations repeat from the second on, as all of its first `jobs` did. None: never trust."""
+    """What all of a script's first `jobs` had in common, so that later ones need not show it again. None: never trust.
+
+    If they repeated from their second iteration on, a third is not waited for. If their ranks' first iterations told
+    which of them work alike, and every check agreed, ranks are compared by the first, and not checked.
+    """
 
     def __init__(self, jobs: int | None) -> None:
         self._jobs = jobs
-        self._seen = 0
+        self._steady = 0
+        self._telling = 0
 
     def run(self, server: ForkServer, job: Job, directory: Path) -> Run:
-        if self._jobs is None or self._seen < self._jobs or job.iterations is not None:
-            return self._learn(server.run(job, directory))
-        run = server.run(dataclasses.replace(job, iterations=1), directory)
-        note = (
-            f"its second iteration is taken as steady without a third, as it was in {self._seen} jobs before"
+        if self._jobs is None or job.iterations is not None:
+            return server.run(job, directory)
+        steady, telling = self._steady >= self._jobs, self._telling >= self._jobs
+        run = server.run(
+            dataclasses.replace(job, iterations=1 if steady else None, first_iteration_tells=telling),
+            directory,
         )
-        return run.with_note(note) if run.status == "traced" else run
-
-    def _learn(self, run: Run) -> Run:
-        if run.status == "traced":
-            self._seen = self._seen + 1 if (run.steady, run.period) == ((1, 3), 1) else 0
+        if run.status != "traced":
+            return run
+        if not steady:
+            self._steady = self._steady + 1 if (run.steady, run.period) == ((1, 3), 1) else 0
+        else:
+            run = run.with_note(f"its second iteration is taken as steady without a third, {_AS_BEFORE}")
+        if job.launching == "representatives":
+            if not telling:
+                self._telling = self._telling + 1 if run.first_iteration_tells else 0
+            else:
+                run = run.with_note(f"first iterations tell which ranks work alike, unchecked, {_AS_BEFORE}")
         return run
+
+
+_AS_BEFORE = "as in the jobs of this script before"
 
 
 def unsimulated(run: Run, job: Job) -> Judgement:

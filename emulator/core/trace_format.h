@@ -88,13 +88,23 @@ enum class RankState : std::uint32_t {
 
 inline constexpr int kSegmentRing = 64;
 
+// Which message a waiting rank waits for (emulator/nccl/waiting.h).
+struct AwaitedMessage {
+  std::atomic<std::uint32_t> version;  // odd while the rest holds
+  std::atomic<std::uint32_t> rank, communicator;
+  std::atomic<std::int32_t> peer;
+  std::atomic<std::uint64_t> sequence;
+  std::atomic<std::uint32_t> absent;  // the rank stands for one that was never started
+};
+
 struct RankSlot {
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint32_t> representative;  // itself unless kEnded/kAbsent
   std::atomic<std::uint64_t> steps;
   std::atomic<std::uint64_t> segment_hash[kSegmentRing];  // of step s at [(s - 1) % kSegmentRing]
   char wait_site[256];  // what it waits for, for hang reports
-  char pad[240];
+  AwaitedMessage awaited;
+  char pad[208];
 };
 static_assert(sizeof(RankSlot) == 1024);
 

@@ -15,6 +15,7 @@
 #include "core/hash.h"
 #include "core/process.h"
 #include "core/recorder.h"
+#include "nccl/waiting.h"
 #include "values/values.h"
 
 extern "C" int cudaGetDevice(int* device);
@@ -26,9 +27,7 @@ constexpr std::size_t kSmallBytes = values::kSmallBytes;  // of one rank's contr
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
 constexpr int kYields = 50;            // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
-constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 500'000;
-// The rank that stands for one that was never started may not make the call at all.
-constexpr long kPatienceMicroseconds = 2'000'000;
+constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;
 
 // What the process knows of NCCL. Peers without a control file are communicators of this process
 // (ncclCommInitAll); their messages live in private memory.
@@ -273,59 +272,49 @@ bool stands_for(const Placed& placed, int member) {
   return channel && channel->rank == static_cast<std::uint32_t>(rank_config().rank);
 }
 
-// Shows the launcher that this rank waits, and for what.
-class Waiting {
- public:
-  Waiting(const Placed& placed, int member) : slot_(rank_slot(rank_config().rank)) {
-    if (!slot_) return;
-    const std::string site = "rank " + std::to_string(member) + " of the communicator at " +
-                             describe(*placed.comm, placed.signature(), placed.sequence) +
-                             in_operator(context_text(current_context()));
-    std::memset(slot_->wait_site, 0, sizeof slot_->wait_site);
-    std::strncpy(slot_->wait_site, site.c_str(), sizeof slot_->wait_site - 1);
-    change(RankState::kRunning, RankState::kWaiting);
-  }
-  ~Waiting() {
-    if (slot_) change(RankState::kWaiting, RankState::kRunning);
-  }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
+// Whose message is waited for, and where it will lie; nothing while the member has not announced itself.
+std::optional<Awaited> awaited(const Placed& placed, int member) {
+  auto channel = channel_of(placed, member, true);
+  if (!channel) channel = channel_of(placed, member, false);
+  if (!channel) return std::nullopt;
+  return Awaited{*channel, placed.sequence, absent(placed, member) != nullptr};
+}
 
- private:
-  void change(RankState from, RankState to) {  // the launcher may have ended us meanwhile
-    auto expected = static_cast<std::uint32_t>(from);
-    slot_->state.compare_exchange_strong(expected, static_cast<std::uint32_t>(to));
-  }
-  RankSlot* slot_;
-};
-
-// Whether nobody will send what a member that was never started would: its representative is itself, this
-// rank, or has come to a stop.
+// Whether nobody will send what a member that was never started would: its representative is this rank, has come
+// to a stop, or sent something else.
 bool unanswered(const Placed& placed, int member) {
   const RankSlot* slot = absent(placed, member);
   if (!slot) return false;
   const auto other = static_cast<int>(slot->representative.load(std::memory_order_acquire));
   const RankSlot* standing = other == rank_config().rank ? nullptr : rank_slot(other);
-  return !standing || !(is_in(*standing, RankState::kRunning) || is_in(*standing, RankState::kWaiting));
+  if (!standing || !(is_in(*standing, RankState::kRunning) || is_in(*standing, RankState::kWaiting))) return true;
+  const auto channel = channel_of(placed, member, true);
+  return channel && state().mailbox.find(*channel, placed.sequence);  // one that fits was seen before
 }
 
-// The member's message, waited for; nullptr: nobody will send it, or not for a long time.
+std::string wait_site(const Placed& placed, int member) {
+  return "rank " + std::to_string(member) + " of the communicator at " +
+         describe(*placed.comm, placed.signature(), placed.sequence) + in_operator(context_text(current_context()));
+}
+
+// The member's message, waited for; nullptr: nobody will send it.
 const Message* await(const Placed& placed, int member) {
   for (int turn = 0; turn < kYields; ++turn) {
     if (const Message* message = look(placed, member)) return message;
-    if (unanswered(placed, member)) return nullptr;
+    if (unanswered(placed, member)) return look(placed, member);  // sent before its sender came to a stop?
     sched_yield();
   }
   if (state().alone) return nullptr;
-  const Waiting waiting(placed, member);
-  long waited = 0;
+  Waiting waiting(rank_slot(rank_config().rank), wait_site(placed, member));
+  const Mailbox& mailbox = state().mailbox;
   for (long nap = kFirstNapMicroseconds;; nap = std::min(nap * 2, kLongestNapMicroseconds)) {
-    const std::uint32_t ticket = state().mailbox.ticket();
+    const auto expected = awaited(placed, member);
+    const bool news = expected && waiting.expect(*expected);
+    if (news && !placed.comm->members.empty()) mailbox.wake();  // others may find a circle closed
+    const std::uint32_t ticket = mailbox.ticket();
     if (const Message* message = look(placed, member)) return message;
-    if (unanswered(placed, member)) return nullptr;
-    if (waited > kPatienceMicroseconds && absent(placed, member)) return nullptr;
-    state().mailbox.sleep(ticket, nap);
-    waited += nap;
+    if (unanswered(placed, member) || must_do_without(mailbox, rank_config().rank)) return look(placed, member);
+    mailbox.sleep(ticket, nap);
   }
 }
 

@@ -48,6 +48,7 @@ struct ChannelKey {
   std::uint32_t rank = 0;          // global rank of the sender
   std::uint32_t communicator = 0;  // the sender's local index
   std::int32_t peer = kCollectivePeer;  // p2p: (receiver - sender) mod size, the same for every class mate
+  bool operator==(const ChannelKey&) const = default;
 };
 
 // Who a communicator's member is.
@@ -74,6 +75,7 @@ class Mailbox {
   // Sleeps until anything is posted after `ticket` was taken, at most `microseconds`.
   std::uint32_t ticket() const;
   void sleep(std::uint32_t ticket, long microseconds) const;
+  void wake() const;  // everyone who sleeps
 
   std::size_t used_bytes() const;
   std::size_t capacity_bytes() const { return arena_.size(); }
@@ -103,7 +105,6 @@ class Mailbox {
   std::uint64_t new_chunk(std::uint64_t first);
   Chunk* chunk_at(std::uint64_t offset) const;
   Chunk* chunk_for(const ChannelKey& channel, std::uint64_t sequence);
-  void wake() const;
 
   std::span<std::byte> arena_;
 };

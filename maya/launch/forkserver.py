@@ -115,7 +115,11 @@ class ForkServer:
     @staticmethod
     def _plan(job: Job, directory: Path) -> Plan:
         if job.launching == "representatives":
-            return Representatives(job.world, lambda: read_topology(_groups_file(directory), job.world))
+            return Representatives(
+                job.world,
+                lambda: read_topology(_groups_file(directory), job.world),
+                trusting=job.first_iteration_tells,
+            )
         return EveryRank(job.world, merge=job.launching != "all")
 
     def _request(self, job: Job, directory: Path, rank: int, port: int, config: Path) -> dict[str, Any]:

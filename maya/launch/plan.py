@@ -20,6 +20,7 @@ class Plan(Protocol):
     merges: bool  # whether ranks of equal work end
     seen: dict[int, Observed]
     checked: list[int]  # ranks that were started only to compare them with what was inferred
+    contradicting: list[int]  # those of them that did other work
     notes: list[str]
     topology: Topology | None  # known when not every rank is started
 
@@ -43,6 +44,7 @@ class EveryRank:
         self.merges = merge
         self.seen: dict[int, Observed] = {}
         self.checked: list[int] = []
+        self.contradicting: list[int] = []
         self.notes: list[str] = []
         self.topology: Topology | None = None
 

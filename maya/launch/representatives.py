@@ -23,27 +23,33 @@ ALL_AT_ONCE = 16  # the longest axis that is started whole when its ends differ
 LONGEST_SEARCH = 64  # ranks started along one axis, at most
 # What ranks may differ in their number of calls where one is made to stand for all along an axis.
 ALIKE = 0.05
-MANY = 24  # ranks to start for all combinations of classes, beyond which nearly equal classes are merged
+# Ranks to start for all combinations of classes, beyond which nearly equal classes are merged.
+MANY = 24
+MANY_OF_SEVERAL_JOBS = 8
 
 
 class Representatives:
     """The plan for one world; `seen` is filled by whoever starts the ranks.
 
-    Ranks are compared by their second iteration: what the first compiles and tunes depends on who came first.
+    Ranks are compared by their second iteration: what the first compiles and tunes depends on who came first. With
+    `trusting` the first is enough, nothing is checked, and fewer classes are told apart.
     `read_topology` is called when the first ranks have run: they know the groups of the world.
     """
 
-    compared_at = 2
     merges = True
 
-    def __init__(self, world: int, read_topology: Callable[[], Topology]) -> None:
+    def __init__(self, world: int, read_topology: Callable[[], Topology], *, trusting: bool = False) -> None:
         self.world = world
+        self.compared_at = 1 if trusting else 2
         self.topology: Topology | None = None
         self.axes: list[Axis] = []
         self.seen: dict[int, Observed] = {}
         self.checked: list[int] = []
+        self.contradicting: list[int] = []
         self.notes: list[str] = []
         self._read_topology = read_topology
+        self._checks = 0 if trusting else CHECKS
+        self._many = MANY_OF_SEVERAL_JOBS if trusting else MANY
         self._classes: list[NDArray[np.int32]] = []  # by axis, [size]: the position that stands for each
         self._approximate: set[int] = (
             set()
@@ -160,7 +166,7 @@ class Representatives:
 
         several = [a for a, k in enumerate(self._classes) if len(set(k.tolist())) > 1]
         for axis in sorted(several, key=self._spread):
-            if combinations() > MANY and self._spread(axis) <= ALIKE:
+            if combinations() > self._many and self._spread(axis) <= ALIKE:
                 self._classes[axis] = self._first_for_all(axis)
 
     def _at(self, axis: int, position: int) -> int:
@@ -183,7 +189,7 @@ class Representatives:
 
     def _unseen_ranks(self) -> list[int]:
         unseen = sorted(set(range(self.world)) - set(self.seen) - set(self._products()))
-        return random.Random(self.world).sample(unseen, min(CHECKS, len(unseen)))
+        return random.Random(self.world).sample(unseen, min(self._checks, len(unseen)))
 
     def _alike(self, rank: int, other: int) -> bool:
         if self.seen[rank].hash == self.seen[other].hash:
@@ -195,6 +201,7 @@ class Representatives:
     def _mend(self) -> Iterator[list[int]]:
         """Starts more where a check contradicted: every position that the rank has, then all combinations again."""
         wrong = [rank for rank in self.checked if not self._alike(rank, self._stands_for(rank))]
+        self.contradicting = wrong
         if not wrong:
             return
         for axis, along in enumerate(self.axes):

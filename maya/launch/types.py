@@ -27,6 +27,8 @@ class Job:
     # representatives: only the ranks whose work stands for that of all are started.
     ranks: Ranks = "auto"
     timeout_s: float = 600.0
+    # Of this script it is known that first iterations tell which ranks work alike, and that checks agree.
+    first_iteration_tells: bool = False
 
     @property
     def launching(self) -> Ranks:
@@ -73,6 +75,7 @@ class Run:
     failed_rank: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # launch, emulate
     notes: tuple[str, ...] = ()
+    first_iteration_tells: bool = False  # ranks were alike in it if and only if they were later on
     checked: int = 0  # of those launched, ranks that were only compared with what had been inferred of them
     topology: Topology | None = None  # of the world, when not every rank was started
 

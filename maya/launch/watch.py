@@ -69,6 +69,7 @@ class Watch:
         self.control.step_limit = plan.compared_at
         self.batches = plan.batches()
         self.planned = False  # every rank has its representative
+        self.first_iteration_tells = False
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()
@@ -118,9 +119,18 @@ class Watch:
             crew.enlist(batch)
             return False
         self.planned = True
+        self.first_iteration_tells = self._first_iteration_tells()
         if self.plan.topology is not None or not crew.finished:
             crew.merge(self.plan.representative_of())
         return True
+
+    def _first_iteration_tells(self) -> bool:
+        """Whether the ranks now running were alike in their first iteration if and only if they are in their last,
+        and all as inferred."""
+        hashes = [self.control.segment_hashes(rank) for rank in sorted(self.crew.running)]
+        if not all(hashes) or self.plan.contradicting:
+            return False
+        return classes([h[0] for h in hashes]) == classes([h[-1] for h in hashes])
 
     def _at_step(self) -> Run | None:
         """Every running rank waits at the same optimizer step."""
@@ -201,6 +211,7 @@ class Watch:
             directory=self.directory,
             world=self.job.world,
             launched=len(self.crew.started),
+            first_iteration_tells=self.first_iteration_tells,
             checked=len(self.plan.checked),
             representative_of=tuple(self.crew.representative),
             topology=self.plan.topology,

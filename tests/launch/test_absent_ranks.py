@@ -116,3 +116,35 @@ def test_a_script_that_needs_every_rank_says_so_or_gets_them(launch: Launch, ran
     )
     assert run.status == "traced", run.traceback
     assert run.launched == 18
+
+
+def test_ranks_whose_stand_ins_wait_for_them_go_on_at_once(launch: Launch) -> None:
+    """Each started rank of a pair of groups waits for an absent member that the other one stands for, which makes
+    that call only after one that it in turn waits for: a circle, a thousand times over."""
+    run = launch(
+        """
+        import os, time, torch, torch.distributed as dist
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl")
+        groups = [(ranks, dist.new_group(ranks)) for ranks in ([i, i + world // 2] for i in range(world // 2))]
+        other = next(group for ranks, group in groups if rank in ranks)
+        quarters = [(r, dist.new_group(r)) for r in ([i, i ^ 1] for i in range(0, world, 2))]
+        near = next(group for ranks, group in quarters if rank in ranks)
+        layer = torch.nn.Linear(8, 8, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        x = torch.ones(8, 8, device="cuda")
+        began = time.monotonic()
+        for _ in range(3):
+            for _ in range(500):
+                value = torch.ones(4, device="cuda")
+                dist.all_reduce(value, group=other if rank % 2 else near)
+                dist.all_reduce(value, group=near if rank % 2 else other)
+            layer(x).sum().backward()
+            optimizer.step()
+            assert time.monotonic() - began < 60, "waited for what nobody sends"
+        """,
+        64,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.launched < 64

@@ -30,8 +30,10 @@ class World:
     def topology(self) -> Topology:
         return read_topology(self.path, self.size)
 
-    def run(self, calls: Callable[..., int] = lambda *place: 1000) -> Representatives:
-        plan = Representatives(self.size, self.topology)
+    def run(
+        self, calls: Callable[..., int] = lambda *place: 1000, *, trusting: bool = False
+    ) -> Representatives:
+        plan = Representatives(self.size, self.topology, trusting=trusting)
         for batch in plan.batches():
             assert batch and not set(batch) & set(plan.seen)
             for rank in batch:
@@ -109,6 +111,17 @@ def test_many_combinations_merge_what_is_nearly_equal(tmp_path: Path):
     plan = world.run(lambda data, stage, tensor: 1000 + (data == 0) + 10 * (tensor == 0))
     assert len(plan.seen) <= MANY
     assert len(set(plan.representative_of())) == 16
+
+
+def test_a_job_like_those_before_starts_fewer_ranks_and_compares_them_sooner(tmp_path: Path):
+    world = World(tmp_path / "log", (16, 8, 8), lambda data, stage, tensor: (stage, tensor == 0))
+    careful = world.run(lambda data, stage, tensor: 1000 + (tensor == 0))
+    trusting = world.run(lambda data, stage, tensor: 1000 + (tensor == 0), trusting=True)
+    assert (careful.compared_at, trusting.compared_at) == (2, 1)
+    assert not trusting.checked and len(trusting.seen) < len(careful.seen)
+    assert len(set(careful.representative_of())) == 16
+    assert len(set(trusting.representative_of())) == 8  # tensor ranks are only a little apart
+    assert "differ a little" in trusting.notes[0]
 
 
 def test_absent_ranks_are_answered_for_by_the_nearest_started_one(tmp_path: Path):

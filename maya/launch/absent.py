@@ -22,6 +22,7 @@ import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers PyT
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import distributed_c10d
 
+from maya.launch.object_gather import gather_objects_in_bulk
 from maya.launch.topology import family_of, pattern_of
 
 UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
@@ -159,6 +160,7 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
 
     rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
     _watch_new_groups(groups)
+    gather_objects_in_bulk()
 
 
 def _watch_new_groups(groups: Groups) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable
 
 from maya.launch.connection import Connection
 from maya.launch.control import Control, RankState
+from maya.launch.placement import Placement
 from maya.launch.plan import Plan
+
+AT_ONCE = 3
 
 
 class Crew:
-    """`start(rank)` asks the fork server for a rank; at most `at_once` of those that may run apart work at a time."""
+    """`start(rank, core)` asks the fork server for a rank."""
 
     def __init__(
         self,
@@ -18,8 +21,8 @@ class Crew:
         control: Control,
         connection: Connection,
         plan: Plan,
-        start: Callable[[int], None],
-        at_once: int,
+        start: Callable[[int, int], None],
+        cores: tuple[int, ...],
     ) -> None:
         self.world = world
         self.control = control
@@ -30,7 +33,8 @@ class Crew:
         self.finished: set[int] = set()
         self.representative = list(range(world))
         self._start = start
-        self._at_once = at_once
+        self._at_once = AT_ONCE * len(cores)
+        self._placement = Placement(cores)
         self._queue: list[int] = []
 
     def enlist(self, ranks: list[int]) -> None:
@@ -39,16 +43,17 @@ class Crew:
 
     def start_more(self) -> None:
         """Starts what waits for its turn, as ranks before it pause or end."""
-        while self._queue and (self.plan.topology is None or self._working() < self._at_once):
+        while self._queue and (self.plan.topology is None or len(self._working()) < self._at_once):
             rank = self._queue.pop(0)
+            core = self._placement.place(rank, self._working())
             self.started.append(rank)
             self.running.add(rank)
             if (nearest := self.plan.nearest(self.started)) is not None:
                 self.control.answer_for_absent(nearest)
-            self._start(rank)
+            self._start(rank, core)
 
-    def _working(self) -> int:
-        return sum(self.control.state(rank) is not RankState.PAUSED for rank in self.running)
+    def _working(self) -> list[int]:
+        return [rank for rank in self.running if self.control.state(rank) is not RankState.PAUSED]
 
     @property
     def all_paused(self) -> bool:
@@ -60,13 +65,17 @@ class Crew:
         )
 
     def end(self, ranks: Iterable[int]) -> None:
-        """Ends ranks; their representatives answer for them from now on."""
+        """Ends ranks; their representatives answer for them from now on, and have the cores for themselves."""
         ended = sorted(set(ranks) & (self.running | self.finished))
         for rank in ended:
             self.control.end(rank, self.representative[rank])
         self.running -= set(ended)
         self.finished -= set(ended)
         self.connection.kill([f"rank {rank}" for rank in ended])
+        living = self.connection.living
+        self._placement.spread(
+            {rank: living[name] for rank in self.running if (name := f"rank {rank}") in living}
+        )
 
     def merge(self, representative_of: Iterable[int]) -> None:
         """Ends all but the ranks that stand for others."""

@@ -98,15 +98,15 @@ class ForkServer:
             port = self._start_store(directory, job.world)
             device = device_lines(self.cluster, self._cuda_version)
 
-            def start(rank: int) -> None:
+            def start(rank: int, core: int) -> None:
                 config = rank_path(directory, rank).with_suffix(".config")
                 write_rank_config(
                     config, device, directory=directory, control=control.path,
                     rank=rank, world=job.world, gpus_per_node=self.cluster.node.gpus,
                 )  # fmt: skip
-                connection.send(self._request(job, directory, rank, port, config))
+                connection.send(self._request(job, directory, rank, core, port, config))
 
-            crew = Crew(job.world, control, connection, plan, start, at_once=2 * len(self.cores))
+            crew = Crew(job.world, control, connection, plan, start, self.cores)
             return Watch(job, crew, plan, directory).until_done(started)
         finally:
             connection.kill_all()
@@ -122,7 +122,9 @@ class ForkServer:
             )
         return EveryRank(job.world, merge=job.launching != "all")
 
-    def _request(self, job: Job, directory: Path, rank: int, port: int, config: Path) -> dict[str, Any]:
+    def _request(
+        self, job: Job, directory: Path, rank: int, core: int, port: int, config: Path
+    ) -> dict[str, Any]:
         path = rank_path(directory, rank)
         request: dict[str, Any] = {
             "do": "rank",
@@ -132,7 +134,7 @@ class ForkServer:
             "module": job.module,
             "argv": list(job.argv),
             "cwd": str(Path.cwd()),
-            "cores": [self.cores[rank % len(self.cores)]],
+            "core": core,
             "environment": {
                 **job.environment,
                 **rank_environment(rank, job.world, self.cluster.node.gpus, port),

@@ -26,7 +26,7 @@ def main(request: dict[str, Any]) -> int:
     if request["do"] == "store":
         return _serve_store(Path(request["port_file"]), request["world"])
     _redirect(request["stdout"], request["stderr"])
-    os.sched_setaffinity(0, request["cores"])
+    os.sched_setaffinity(0, [request["core"]])
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     _reseed()

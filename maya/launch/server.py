@@ -15,9 +15,11 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from maya.launch import operators
+from maya.launch.imports import COMPILER
 from maya.launch.readings import READINGS
 
 # Modules that look at these while they are imported must be imported by each rank itself.
@@ -143,6 +145,8 @@ def warm(modules: list[str]) -> dict[str, Any]:
             (rank_dependent if read else imported).append(module)
     finally:
         watched.__getitem__ = original  # type: ignore[method-assign]
+    if COMPILER[0] in sys.modules:
+        _warm_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
     if torch:
@@ -150,6 +154,17 @@ def warm(modules: list[str]) -> dict[str, Any]:
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
     return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
+
+
+def _warm_compiler() -> None:
+    """What every rank would do at its first torch.compile: import the rest, and hash PyTorch's sources, by which the
+    compiler keys its caches."""
+    for module in COMPILER:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    codecache = sys.modules.get("torch._inductor.codecache")
+    if key := getattr(codecache, "torch_key", None):
+        key()
 
 
 def main() -> None:

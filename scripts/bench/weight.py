@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-INTERVAL_S = 2.0  # reading it walks the page tables of every process
+# Reading it walks the page tables of every process: at most this share of the time.
+INTERVAL_S = 2.0
+SHARE = 0.02
 
 
 class Weight:
@@ -19,8 +22,11 @@ class Weight:
         self._stop = threading.Event()
 
     def watch(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
+        interval = INTERVAL_S
+        while not self._stop.wait(interval):
+            began = time.perf_counter()
             self.peak_bytes = max(self.peak_bytes, sum(pss_bytes(pid) for pid in family(os.getpid())))
+            interval = max(INTERVAL_S, (time.perf_counter() - began) / SHARE)
 
     def stop(self) -> None:
         self._stop.set()

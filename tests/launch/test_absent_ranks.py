@@ -148,3 +148,30 @@ def test_ranks_whose_stand_ins_wait_for_them_go_on_at_once(launch: Launch) -> No
     )
     assert run.status == "traced", run.traceback
     assert run.launched < 64
+
+
+def test_objects_are_gathered_among_thousands(launch: Launch) -> None:
+    """Started ranks see each other's objects, and for those that are absent one of these, of whatever size."""
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl")
+        halves = [dist.new_group(list(range(i * world // 2, (i + 1) * world // 2))) for i in range(2)]
+        layer = torch.nn.Linear(8, 8, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for group, members in ((None, world), (halves[2 * rank // world], world // 2)):
+            names = [None] * members
+            dist.all_gather_object(names, {"rank": rank, "padding": "x" * (rank % 2)}, group=group)
+            assert names[dist.get_rank(group)] == {"rank": rank, "padding": "x" * (rank % 2)}, names
+            assert all(len(name["padding"]) == name["rank"] % 2 for name in names), names
+            assert len({name["rank"] for name in names}) > 1, names
+        for _ in range(5):
+            layer(torch.ones(8, 8, device="cuda")).sum().backward()
+            optimizer.step()
+        """,
+        4096,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.launched < 12

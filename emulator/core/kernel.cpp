@@ -3,11 +3,13 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "core/elementwise.h"
@@ -21,9 +23,16 @@ namespace maya {
 namespace {
 
 struct Kernels {
-  std::shared_mutex mutex;  // guards: everything below
+  std::mutex mutex;  // guards: everything below
   std::deque<KernelInfo> all;
   std::unordered_map<const void*, KernelInfo*> by_address;  // host stubs and handles
+  // Kernels by a hash of an address that they were launched by, so that most launches take no lock. Written with
+  // the mutex held.
+  std::array<std::atomic<KernelInfo*>, 1024> recent{};
+
+  std::atomic<KernelInfo*>& recent_at(const void* address) {
+    return recent[(reinterpret_cast<std::uintptr_t>(address) >> 4) % recent.size()];
+  }
 };
 
 Kernels& kernels() {
@@ -59,6 +68,22 @@ std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
   return text;
 }
 
+KernelInfo* find_registered(Kernels& self, const void* function_or_handle) {
+  // Most registered kernels are never launched, so names are demangled at the first look.
+  std::unique_lock lock(self.mutex);
+  const auto found = self.by_address.find(function_or_handle);
+  if (found == self.by_address.end()) return nullptr;
+  KernelInfo* kernel = found->second;
+  if (kernel->name.empty()) {
+    std::string name = demangle(kernel->mangled);
+    kernel->elementwise = elementwise_shape(name);
+    kernel->tensor_lists = tensor_list_type_of_kernel(name);
+    kernel->name = std::move(name);
+  }
+  self.recent_at(function_or_handle).store(kernel, std::memory_order_release);
+  return kernel;
+}
+
 void count_elements(const KernelInfo& kernel, std::uint32_t blocks, void** args, LaunchKey& key) {
   const auto [argument, bytes_per_element] = kernel.elementwise;
   if (argument >= 0) {
@@ -80,27 +105,15 @@ KernelInfo* register_kernel(std::string mangled, const void* host_function) {
   kernel.host_function = host_function ? host_function : &kernel;
   self.by_address[kernel.host_function] = &kernel;
   self.by_address[&kernel] = &kernel;
+  self.recent_at(kernel.host_function).store(nullptr, std::memory_order_release);
   return &kernel;
 }
 
 KernelInfo* find_kernel(const void* function_or_handle) {
   Kernels& self = kernels();
-  {
-    std::shared_lock lock(self.mutex);
-    const auto found = self.by_address.find(function_or_handle);
-    if (found == self.by_address.end()) return nullptr;
-    if (!found->second->name.empty()) return found->second;
-  }
-  // Most registered kernels are never launched, so names are demangled at the first look.
-  std::unique_lock lock(self.mutex);
-  KernelInfo* kernel = self.by_address[function_or_handle];
-  if (kernel->name.empty()) {
-    std::string name = demangle(kernel->mangled);
-    kernel->elementwise = elementwise_shape(name);
-    kernel->tensor_lists = tensor_list_type_of_kernel(name);
-    kernel->name = std::move(name);
-  }
-  return kernel;
+  KernelInfo* recent = self.recent_at(function_or_handle).load(std::memory_order_acquire);
+  if (recent && (recent->host_function == function_or_handle || recent == function_or_handle)) return recent;
+  return find_registered(self, function_or_handle);
 }
 
 void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,

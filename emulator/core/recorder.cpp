@@ -8,24 +8,23 @@
 #include <memory>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/process_state.h"
 #include "core/stream.h"
 
 namespace maya {
 namespace {
 
-// The thread CPU clock is a system call (540 ns here), the monotonic clock is not (22 ns). Below this
+// The thread CPU clock is a system call (540 ns here), the monotonic clock is not. Below this
 // many ns the monotonic clock is believed: a thread that is switched off the core stays off longer. The
 // CPU clock is read at each longer gap, and corrects whatever was believed wrongly before.
 constexpr std::int64_t kTrusted = 20'000;
 
-std::int64_t read_clock(clockid_t clock) {
+std::int64_t thread_cpu() {
   timespec now{};
-  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
-std::int64_t monotonic() { return read_clock(CLOCK_MONOTONIC); }
-std::int64_t thread_cpu() { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
 
 bool main_thread() { return gettid() == getpid(); }
 
@@ -35,7 +34,7 @@ void meet(ThreadState& thread) {
   thread.cpu_base = thread_cpu();
   // A thread that began with the rank worked for the rank from its start.
   if (recording() && !main_thread()) thread.host_ns = thread.cpu_base;
-  thread.left = monotonic();
+  thread.left = monotonic_ns();
 }
 
 // Leaves `own` ns that just passed out of the account. False: that took a while.
@@ -52,7 +51,7 @@ bool excuse(ThreadState& thread, std::int64_t own) {
 void enter(ThreadState& thread, bool described) {
   if (thread.depth++ > 0) return;
   if (!thread.known) meet(thread);
-  thread.entered = monotonic();
+  thread.entered = monotonic_ns();
   const std::int64_t gap = thread.entered - thread.left;
   if (std::exchange(thread.describing, false) && described) {
     excuse(thread, gap);
@@ -68,13 +67,13 @@ void enter(ThreadState& thread, bool described) {
   thread.cpu_base = cpu;
   thread.credited = worked < 0 ? -worked : 0;  // believed too much so far: the next gap pays
   if (worked > 0) thread.host_ns += worked;
-  thread.entered = monotonic();
+  thread.entered = monotonic_ns();
 }
 
 void leave(ThreadState& thread) {
   if (--thread.depth > 0) return;
-  thread.left = monotonic();
-  if (!excuse(thread, thread.left - thread.entered)) thread.left = monotonic();
+  thread.left = monotonic_ns();
+  if (!excuse(thread, thread.left - thread.entered)) thread.left = monotonic_ns();
 }
 
 // The host time for a new record. What observing cost more than the thread worked is left to the next one.
@@ -129,6 +128,7 @@ ThreadState& this_thread() {
 void restart_thread_clock() {
   ThreadState& thread = this_thread();
   const int depth = thread.depth;
+  rate_counter();
   thread = ThreadState{};
   process().threads = 0;
   meet(thread);

@@ -55,7 +55,7 @@ def main() -> None:
     for gpus in parser.parse_args().gpus:
         prediction, wall, peak = predict(gpus)
         first = first or wall
-        ranks = [f"{prediction.ranks[key]:,}" for key in ("launched", "checked", "unique")]
+        ranks = [f"{prediction.ranks.get(key, 0):,}" for key in ("launched", "checked", "unique")]
         iteration = f"{prediction.iteration_time_s:.3f}" if prediction.iteration_time_s else ""
         table.add_row(
             f"{gpus:,}", prediction.verdict, iteration, *ranks, f"{wall:.1f}", f"{wall / first:.2f}",

@@ -122,6 +122,8 @@ class Trust:
     def run(self, server: ForkServer, job: Job, directory: Path) -> Run:
         if self._jobs is None or job.iterations is not None:
             return server.run(job, directory)
+        if job.ranks == "auto" and job.world >= _INFERRING_PAYS:
+            job = dataclasses.replace(job, ranks="representatives")
         steady, telling = self._steady >= self._jobs, self._telling >= self._jobs
         run = server.run(
             dataclasses.replace(job, iterations=1 if steady else None, first_iteration_tells=telling),
@@ -141,6 +143,7 @@ class Trust:
         return run
 
 
+_INFERRING_PAYS = 8  # ranks, from which it takes fewer to infer classes than there are, once unchecked
 _AS_BEFORE = "as in the jobs of this script before"
 
 

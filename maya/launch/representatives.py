@@ -25,7 +25,7 @@ LONGEST_SEARCH = 64  # ranks started along one axis, at most
 ALIKE = 0.05
 # Ranks to start for all combinations of classes, beyond which nearly equal classes are merged.
 MANY = 24
-MANY_OF_SEVERAL_JOBS = 8
+MANY_OF_SEVERAL_JOBS = 4
 
 
 class Representatives:

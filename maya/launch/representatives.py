@@ -23,8 +23,9 @@ ALL_AT_ONCE = 16  # the longest axis that is started whole when its ends differ
 LONGEST_SEARCH = 64  # ranks started along one axis, at most
 # What ranks may differ in their number of calls where one is made to stand for all along an axis.
 ALIKE = 0.05
-# Ranks to start for all combinations of classes, beyond which nearly equal classes are merged.
-MANY = 24
+# Combinations of classes, each of which takes a rank, beyond which nearly equal classes become one: as ranks that load
+# a batch and those that are sent it.
+MANY = 12
 MANY_OF_SEVERAL_JOBS = 4
 
 

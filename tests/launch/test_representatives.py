@@ -61,11 +61,11 @@ def test_equal_ranks_are_one_class_of_a_few_started(tmp_path: Path):
 
 
 def test_every_stage_of_a_pipeline_is_a_class(tmp_path: Path):
-    world = World(tmp_path / "log", (256, 8, 8), lambda data, stage, tensor: (stage, tensor == 0))
+    world = World(tmp_path / "log", (256, 6, 8), lambda data, stage, tensor: (stage, tensor == 0))
     plan = world.run()
     assert inferred_rightly(world, plan)
-    assert len(set(plan.representative_of())) == 16
-    assert len(plan.seen) <= 24
+    assert len(set(plan.representative_of())) == 12
+    assert len(plan.seen) <= 20
 
 
 @given(
@@ -109,18 +109,18 @@ def test_stages_are_never_taken_for_one_another(tmp_path: Path):
 def test_many_combinations_merge_what_is_nearly_equal(tmp_path: Path):
     world = World(tmp_path / "log", (256, 8, 8), lambda data, stage, tensor: (data == 0, stage, tensor == 0))
     plan = world.run(lambda data, stage, tensor: 1000 + (data == 0) + 10 * (tensor == 0))
-    assert len(plan.seen) <= MANY
-    assert len(set(plan.representative_of())) == 16
+    assert len(plan.seen) <= MANY + CHECKS
+    assert len(set(plan.representative_of())) == 8  # the stages, and what is most alike along the other axes
 
 
 def test_a_job_like_those_before_starts_fewer_ranks_and_compares_them_sooner(tmp_path: Path):
-    world = World(tmp_path / "log", (16, 8, 8), lambda data, stage, tensor: (stage, tensor == 0))
+    world = World(tmp_path / "log", (16, 4, 8), lambda data, stage, tensor: (stage, tensor == 0))
     careful = world.run(lambda data, stage, tensor: 1000 + (tensor == 0))
     trusting = world.run(lambda data, stage, tensor: 1000 + (tensor == 0), trusting=True)
     assert (careful.compared_at, trusting.compared_at) == (2, 1)
     assert not trusting.checked and len(trusting.seen) < len(careful.seen)
-    assert len(set(careful.representative_of())) == 16
-    assert len(set(trusting.representative_of())) == 8  # tensor ranks are only a little apart
+    assert len(set(careful.representative_of())) == 8
+    assert len(set(trusting.representative_of())) == 4  # tensor ranks are only a little apart
     assert "differ a little" in trusting.notes[0]
 
 

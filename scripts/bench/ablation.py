@@ -3,7 +3,7 @@
 Predictions of a Megatron job (TP 2, PP 4, the rest data parallel) on ever more virtual H100s: every rank run to the
 end; ranks of equal work merged after their first iteration; representatives only; and representatives whose ranks
 import everything themselves. Searches of a small space by grid, with and without dominance pruning. Wall time and peak
-memory (PSS of all processes) of each; every prediction has a fork server of its own, as `maya predict` would.
+memory of each; every prediction has a fork server of its own, as `maya predict` would.
 """
 
 from __future__ import annotations
@@ -110,11 +110,13 @@ def _argv(flags: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-ROWS: dict[str, Callable[[int], Figure]] = {
+PREDICTIONS: dict[str, Callable[[int], Figure]] = {
     "every rank to the end": lambda gpus: predicted(gpus, "all"),
     "deduplication": lambda gpus: predicted(gpus, "dedup"),
     "representatives": lambda gpus: predicted(gpus, "representatives"),
     "representatives, no warm fork server": lambda gpus: predicted(gpus, "representatives", WithoutWarmth),
+}
+SEARCHES: dict[str, Callable[[int], Figure]] = {
     "search by grid, no pruning": lambda gpus: searched(gpus, "[]"),
     "search by grid, pruning": lambda gpus: searched(gpus, "megatron"),
 }
@@ -123,10 +125,14 @@ ROWS: dict[str, Callable[[int], Figure]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gpus", type=int, nargs="*", default=[8, 16, 32, 64])
+    parser.add_argument("--predictions", action="store_true", help="leave out the searches")
+    arguments = parser.parse_args()
+    rows = PREDICTIONS if arguments.predictions else PREDICTIONS | SEARCHES
+    predicted(8, "dedup")  # fills the caches of torch.compile, which no row should pay for
     table = Table("", "GPUs", "launched", "wall, s", "of the first row", "peak, GiB", "answer")
-    for gpus in parser.parse_args().gpus:
+    for gpus in arguments.gpus:
         first: float | None = None
-        for name, measure in ROWS.items():
+        for name, measure in rows.items():
             figure = measure(gpus)
             first = figure.wall_s if first is None or name == "search by grid, no pruning" else first
             table.add_row(

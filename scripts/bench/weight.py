@@ -1,32 +1,30 @@
-"""Peak memory of this process and all it starts, watched while something runs."""
+"""Peak memory taken from this machine while something runs: for a machine that does nothing else meanwhile."""
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Reading it walks the page tables of every process: at most this share of the time.
-INTERVAL_S = 2.0
-SHARE = 0.02
+INTERVAL_S = 0.2
 
 
 class Weight:
-    """`peak_bytes` is the highest sum of PSS (proc(5), smaps_rollup) seen so far: shared pages count once."""
+    """`peak_bytes` is the most that was taken beyond what was in use at the start.
+
+    Of the whole machine (proc(5), meminfo), where shared pages count once: adding up the PSS of many processes walks
+    all their page tables, which takes a good part of a core from what is measured.
+    """
 
     def __init__(self) -> None:
         self.peak_bytes = 0
+        self._at_start = used_bytes()
         self._stop = threading.Event()
 
     def watch(self) -> None:
-        interval = INTERVAL_S
-        while not self._stop.wait(interval):
-            began = time.perf_counter()
-            self.peak_bytes = max(self.peak_bytes, sum(pss_bytes(pid) for pid in family(os.getpid())))
-            interval = max(INTERVAL_S, (time.perf_counter() - began) / SHARE)
+        while not self._stop.wait(INTERVAL_S):
+            self.peak_bytes = max(self.peak_bytes, used_bytes() - self._at_start)
 
     def stop(self) -> None:
         self._stop.set()
@@ -44,24 +42,8 @@ def weighed() -> Iterator[Weight]:
         thread.join()
 
 
-def family(root: int) -> set[int]:
-    """A process and all its living descendants."""
-    parent: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = {root}
-    while grown := {pid for pid, above in parent.items() if above in found} - found:
-        found |= grown
-    return found
-
-
-def pss_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+def used_bytes() -> int:
+    """What is not available to new processes: neither free nor a cache that could be dropped."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kib = {name.rstrip(":"): int(value) for name, value, *_ in lines}
+    return (kib["MemTotal"] - kib["MemAvailable"]) * 1024

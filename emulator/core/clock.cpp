@@ -26,7 +26,7 @@ std::uint64_t read_counter() { return __rdtsc(); }
 std::uint64_t read_counter() { return 0; }
 #endif
 
-// Constant, running on in idle and equal on all cores: the kernel would not use it otherwise.
+// Constant, running on in idle and equal on all cores: the kernel would not use it otherwise. Only x86-64 has it.
 bool kernel_counts_by_it() {
   std::FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re");
   if (!file) return false;
@@ -48,13 +48,11 @@ std::uint64_t ns_per_count = 0;  // in 2^-32; 0: not known
 }  // namespace
 
 void rate_counter() {
-#if defined(__x86_64__)
   const Moment now;
   if (now.ns - start.ns < kLongEnough || !kernel_counts_by_it()) return;
   const double rate = static_cast<double>(now.ns - start.ns) / static_cast<double>(now.counter - start.counter);
   base = now;
   ns_per_count = static_cast<std::uint64_t>(rate * 0x1p32);
-#endif
 }
 
 std::int64_t monotonic_ns() {

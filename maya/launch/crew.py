@@ -9,7 +9,7 @@ from maya.launch.control import Control, RankState
 from maya.launch.placement import Placement
 from maya.launch.plan import Plan
 
-AT_ONCE = 3
+AT_ONCE = 3  # ranks a core that work at a time, of those that may run apart
 
 
 class Crew:
@@ -43,9 +43,12 @@ class Crew:
 
     def start_more(self) -> None:
         """Starts what waits for its turn, as ranks before it pause or end."""
-        while self._queue and (self.plan.topology is None or len(self._working()) < self._at_once):
+        while self._queue:
+            working = self._working()
+            if self.plan.topology is not None and len(working) >= self._at_once:
+                return
             rank = self._queue.pop(0)
-            core = self._placement.place(rank, self._working())
+            core = self._placement.place(rank, working)
             self.started.append(rank)
             self.running.add(rank)
             if (nearest := self.plan.nearest(self.started)) is not None:

@@ -39,7 +39,7 @@ def heavy_imports(script: Path) -> list[str]:
             continue
         seen.add(path)
         if _compiles(path):
-            names.update(dict.fromkeys(COMPILER))
+            names[COMPILER[0]] = None  # the fork server adds the others
         for name in _imported(path, package):
             files = _own_files(name, folder)
             waiting += files

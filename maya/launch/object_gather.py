@@ -26,14 +26,10 @@ def gather_objects_in_bulk() -> None:
     training = False
 
     def all_gather_object(object_list: list[Any], obj: Any, group: dist.ProcessGroup | None = None) -> None:
-        if training or dist.get_rank(group) < 0 or dist.get_world_size(group) <= MANY:
+        if training or not _among_many_devices(group):
             original(object_list, obj, group)
-            return
-        device = distributed_c10d._get_object_coll_device(group)
-        if torch.device(device).type == "cuda":
-            object_list[:] = _gather(obj, device, group)
         else:
-            original(object_list, obj, group)
+            object_list[:] = _gather(obj, group)
 
     def trained(*_: object) -> None:
         nonlocal training
@@ -44,7 +40,14 @@ def gather_objects_in_bulk() -> None:
         module.all_gather_object = all_gather_object  # type: ignore[attr-defined]
 
 
-def _gather(obj: Any, device: Any, group: dist.ProcessGroup | None) -> Iterator[Any]:
+def _among_many_devices(group: dist.ProcessGroup | None) -> bool:
+    if dist.get_rank(group) < 0 or dist.get_world_size(group) <= MANY:
+        return False
+    return torch.device(distributed_c10d._get_object_coll_device(group)).type == "cuda"
+
+
+def _gather(obj: Any, group: dist.ProcessGroup | None) -> Iterator[Any]:
+    device = distributed_c10d._get_object_coll_device(group)
     as_tensor: Callable[..., Any] = distributed_c10d._object_to_tensor
     mine, size = as_tensor(obj, device, group)
     members = dist.get_world_size(group)

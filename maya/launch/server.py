@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 from maya.launch import operators
@@ -136,7 +136,7 @@ def warm(modules: list[str]) -> dict[str, Any]:
     imported: list[str] = []
     watched.__getitem__ = watch  # type: ignore[method-assign]
     try:
-        for module in modules:
+        for module in _with_compiler(modules):
             read.clear()
             try:
                 importlib.import_module(module)
@@ -145,8 +145,7 @@ def warm(modules: list[str]) -> dict[str, Any]:
             (rank_dependent if read else imported).append(module)
     finally:
         watched.__getitem__ = original  # type: ignore[method-assign]
-    if COMPILER[0] in sys.modules:
-        _warm_compiler()
+    _hash_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
     if torch:
@@ -156,12 +155,15 @@ def warm(modules: list[str]) -> dict[str, Any]:
     return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
 
 
-def _warm_compiler() -> None:
-    """What every rank would do at its first torch.compile: import the rest, and hash PyTorch's sources, by which the
-    compiler keys its caches."""
-    for module in COMPILER:
-        with suppress(ImportError):
-            importlib.import_module(module)
+def _with_compiler(modules: list[str]) -> Iterator[str]:
+    """`modules`, and the rest of PyTorch's compiler where one of them has brought a part."""
+    yield from modules
+    if COMPILER[0] in sys.modules:
+        yield from COMPILER
+
+
+def _hash_compiler() -> None:
+    """PyTorch's sources, by which its compiler keys its caches: once, not at every rank's first torch.compile."""
     codecache = sys.modules.get("torch._inductor.codecache")
     if key := getattr(codecache, "torch_key", None):
         key()

@@ -30,6 +30,7 @@ from maya.search.journal import Journal
 from maya.search.judging import ScriptJudges
 from maya.search.objective import Objective
 from maya.search.space import parse_space
+from maya.search.summary import launched
 from maya.search.types import Outcome
 from maya.trace import collate
 
@@ -99,9 +100,8 @@ def searched(gpus: int, dominance: str) -> Figure:
         search = Search(space, sampler_for(space), Objective(space), journal)
         while (assignment := search.next()) is not None:
             search.finish(assignment.trial, Outcome.of(judge(assignment)))
-    launched = sum(trial.outcome is not None for trial in search.trials)
     best = f"{search.ranking()[0].objective:.4f} s, {len(search.trials)} judged"
-    return Figure(time.perf_counter() - started, weight.peak_bytes, launched, best)
+    return Figure(time.perf_counter() - started, weight.peak_bytes, launched(search), best)
 
 
 def _argv(flags: Mapping[str, object]) -> tuple[str, ...]:

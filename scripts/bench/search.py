@@ -18,15 +18,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "search"))
 from synthetic import make_search, run_inline
 
 from maya.search.driver import Search
+from maya.search.summary import launched
 
 
 def searched(**overrides: object) -> Search:
     with tempfile.TemporaryDirectory() as directory:
         return run_inline(make_search(Path(directory) / "search", **overrides))
-
-
-def launched(search: Search) -> int:
-    return sum(trial.outcome is not None for trial in search.trials)
 
 
 def lines(algorithms: list[str], seeds: int) -> Iterator[str]:

@@ -44,14 +44,32 @@ def records(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()[1:]]
 
 
+def undisturbed(directory: Path) -> Any:
+    """What the search finds when nothing is killed."""
+    command = [sys.executable, "-P", str(PROGRAM), str(directory), "inline"]
+    return found(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def found(printed: str) -> Any:
+    return json.loads(printed.splitlines()[-1])
+
+
+def nothing_is_lost_or_repeated(directory: Path, in_flight: int) -> None:
+    """But for `in_flight` trials that were killed while they ran."""
+    assert not [line for line in records(directory) if line["verdict"] == "FAILED"]
+    points = [tuple(line["point"]) for line in records(directory)]
+    assert points != []
+    assert len(points) == len(set(points))
+    runs = (directory / "judged").read_text().splitlines()
+    judged = [line for line in records(directory) if line["verdict"] != "PRUNED"]
+    assert len(runs) <= len(judged) + in_flight
+
+
 def test_a_node_that_dies_loses_only_what_it_ran(tmp_path: Path, cluster: Any) -> None:
-    expected = tmp_path / "undisturbed"
-    command = [sys.executable, "-P", str(PROGRAM)]
-    alone = subprocess.run([*command, str(expected), "inline"], capture_output=True, text=True, check=True)
+    expected = undisturbed(tmp_path / "undisturbed")
     directory = tmp_path / "search"
-    search = subprocess.Popen(
-        [*command, str(directory), "ray", "0.1", cluster.address], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-P", str(PROGRAM), str(directory), "ray", "0.1", cluster.address]
+    search = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def kill_a_node() -> None:
         while len(records(directory)) < 8 and search.poll() is None:
@@ -62,14 +80,8 @@ def test_a_node_that_dies_loses_only_what_it_ran(tmp_path: Path, cluster: Any) -
     killer.start()
     printed, _ = search.communicate(timeout=240)
     killer.join()
-    assert json.loads(printed.splitlines()[-1]) == json.loads(alone.stdout.splitlines()[-1])
-    assert [line["point"] for line in records(directory)] != []
-    assert not [line for line in records(directory) if line["verdict"] == "FAILED"]
-    points = [tuple(line["point"]) for line in records(directory)]
-    assert len(points) == len(set(points))
-    runs = (directory / "judged").read_text().splitlines()
-    judged = [line for line in records(directory) if line["verdict"] != "PRUNED"]
-    assert len(runs) <= len(judged) + 1  # the one that the node took with it
+    assert found(printed) == expected
+    nothing_is_lost_or_repeated(directory, in_flight=1)  # the one that the node took with it
 
 
 class Victims:
@@ -114,10 +126,7 @@ class Victims:
 
 
 def test_ten_kills_at_random_moments_lose_and_repeat_nothing(tmp_path: Path, cluster: Any) -> None:
-    alone = subprocess.run(
-        [sys.executable, "-P", str(PROGRAM), str(tmp_path / "undisturbed"), "inline"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    expected = undisturbed(tmp_path / "undisturbed")
     moments = random.Random(3)
     directory = tmp_path / "search"
     victims = Victims(directory, cluster)
@@ -128,10 +137,5 @@ def test_ten_kills_at_random_moments_lose_and_repeat_nothing(tmp_path: Path, clu
         victims.kill(victim)
         assert records(directory)[: len(before)] == before
     printed, _ = victims.search.communicate(timeout=300)
-    assert json.loads(printed.splitlines()[-1]) == json.loads(alone.stdout.splitlines()[-1])
-    points = [tuple(line["point"]) for line in records(directory)]
-    assert len(points) == len(set(points))
-    assert not [line for line in records(directory) if line["verdict"] == "FAILED"]
-    runs = (directory / "judged").read_text().splitlines()
-    judged = [line for line in records(directory) if line["verdict"] != "PRUNED"]
-    assert len(runs) <= len(judged) + 2 * 10  # what was in flight, two at a time
+    assert found(printed) == expected
+    nothing_is_lost_or_repeated(directory, in_flight=2 * 10)  # two at a time

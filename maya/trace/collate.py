@@ -14,8 +14,8 @@ from maya.trace.absent import announce_all
 from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
-from maya.trace.host import undisturbed
-from maya.trace.operations import OperationTable
+from maya.trace.host import UndisturbedTimes, calls_alike
+from maya.trace.operations import ContentTable, OperationTable
 from maya.trace.period import find_period
 from maya.trace.rendezvous import PARTY, count_within, join
 from maya.trace.types import (
@@ -31,10 +31,20 @@ from maya.trace.types import (
 
 
 @dataclass(frozen=True)
+class _Calls:
+    """A rank's device calls from its start, and which of them are alike (trace/host.py), on all ranks."""
+
+    whole: RawRank  # with all records
+    raw: RawRank
+    alike: NDArray[np.int64]  # [records]
+
+
+@dataclass(frozen=True)
 class _Cut:
     """One rank's steady iteration: raw records, host_ns the median over `iterations` recorded ones."""
 
     records: NDArray[np.void]
+    alike: NDArray[np.int64]  # [records]
     iterations: int
 
 
@@ -50,7 +60,10 @@ def collate(run: Run) -> JobTrace:
     announced = _announced(run, traced)
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
-    raws, cuts, class_of_rank = _classes(run, traced, announced, instances, notes)
+    calls = _device_calls(traced)
+    undisturbed = UndisturbedTimes.of([(each.alike, each.raw.records["host_ns"]) for each in calls])
+    raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
+    del calls
     representatives = [raw.rank for raw in raws]
     communicators, lookup = fold(instances, representatives, class_of_rank)
     table = OperationTable()
@@ -59,6 +72,7 @@ def collate(run: Run) -> JobTrace:
         members = {index: tuple(instances[local.id].members) for index, local in raw.communicators.items()}
         operations = table.intern(raw, cut.records, members)
         records, party = _rows(number, raw, cut.records, operations, lookup, class_of_rank, members)
+        records["host_ns"] = undisturbed.applied(cut.alike, records["host_ns"])
         tables.append(records)
         parties.append(party)
     used = _keep_used(tables, parties, communicators)
@@ -79,12 +93,12 @@ def collate(run: Run) -> JobTrace:
 
 
 def _classes(
-    run: Run, traced: list[RawRank], announced: Announced, instances: dict[str, Instance], notes: list[str]
+    run: Run, calls: list[_Calls], announced: Announced, instances: dict[str, Instance], notes: list[str]
 ) -> tuple[list[RawRank], list[_Cut], NDArray[np.int32]]:
     """(trace, iteration) of each class of ranks that make the same calls and meet the same classes."""
-    cut_of = {raw.rank: _cut(raw, run, notes) for raw in traced}
-    raw_of = {raw.rank: raw for raw in traced}
-    lanes = {raw.rank: lanes_of(cut_of[raw.rank].records, raw.communicators) for raw in traced}
+    cut_of = {each.raw.rank: _cut(each, run, notes) for each in calls}
+    raw_of = {each.raw.rank: each.whole for each in calls}
+    lanes = {rank: lanes_of(cut_of[rank].records, raw.communicators) for rank, raw in raw_of.items()}
     class_of_rank = refine(run.representative_of, lanes, announced, instances).astype(np.int32)
     _, lowest = np.unique(class_of_rank, return_index=True)
     raws, cuts = [], []
@@ -94,7 +108,7 @@ def _classes(
         raw, cut = raw_of[source], cut_of[source]
         if rank != source:
             raw, records = as_rank(raw, cut.records, rank, announced)
-            cut = _Cut(records, cut.iterations)
+            cut = replace(cut, records=records)
         raws.append(raw)
         cuts.append(cut)
     return raws, cuts, class_of_rank
@@ -114,11 +128,11 @@ def _announced(run: Run, raws: list[RawRank]) -> Announced:
 # --- the steady iteration ---------------------------------------------------------------------------------
 
 
-def _cut(raw: RawRank, run: Run, notes: list[str]) -> _Cut:
+def _cut(calls: _Calls, run: Run, notes: list[str]) -> _Cut:
     first, last = run.steady
-    raw = replace(raw, records=_device_calls(raw.records))
     if last <= first:
-        return _cut_by_period(raw, notes)
+        return _cut_by_period(calls, notes)
+    raw = calls.raw
     is_step = raw.records["kind"] == RecordKind.STEP
     row_of_step = {int(raw.records["arg"][row]): int(row) for row in np.flatnonzero(is_step)}
     marks = range(first, last + 1, run.period)
@@ -129,33 +143,41 @@ def _cut(raw: RawRank, run: Run, notes: list[str]) -> _Cut:
             f"recorded are steps {min(row_of_step, default=0)} to {max(row_of_step, default=0)}"
         )
     bounds = [row_of_step[step] + 1 if step > 0 else 0 for step in marks]
-    return _median(raw, bounds, notes)
+    return _median(calls, bounds, notes)
 
 
-def _device_calls(records: NDArray[np.void]) -> NDArray[np.void]:
+def _device_calls(traced: list[RawRank]) -> list[_Calls]:
+    content = ContentTable()
+    return [_device_calls_of(raw, content) for raw in traced]
+
+
+def _device_calls_of(raw: RawRank, content: ContentTable) -> _Calls:
     """Without what differs between like iterations: the caching allocator's trips to the driver. Their host
     time goes to the next call."""
     irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
-    rows = np.flatnonzero(~np.isin(records["kind"], irregular))
-    kept = records[rows].copy()
-    kept["host_ns"] = np.diff(np.cumsum(records["host_ns"])[rows], prepend=np.uint64(0))
-    return kept
+    rows = np.flatnonzero(~np.isin(raw.records["kind"], irregular))
+    kept = raw.records[rows].copy()
+    kept["host_ns"] = np.diff(np.cumsum(raw.records["host_ns"])[rows], prepend=np.uint64(0))
+    calls = replace(raw, records=kept)
+    return _Calls(raw, calls, calls_alike(kept["kind"], content.numbers(calls)))
 
 
-def _cut_by_period(raw: RawRank, notes: list[str]) -> _Cut:
+def _cut_by_period(calls: _Calls, notes: list[str]) -> _Cut:
     """A script without optimizer steps: what its calls repeat at the end."""
+    raw = calls.raw
     period = find_period(signatures(raw))
     if period is None:
         notes.append(f"rank {raw.rank}: no optimizer step and no repetition; its whole run is one iteration")
-        return _Cut(raw.records, 1)
+        return _Cut(raw.records, calls.alike, 1)
     start, length = period
     bounds = list(range(start, len(raw.records) + 1, length))
     notes.append(f"rank {raw.rank}: no optimizer step; an iteration is the {length} calls that repeat")
-    return _median(raw, bounds, notes)
+    return _median(calls, bounds, notes)
 
 
-def _median(raw: RawRank, bounds: list[int], notes: list[str]) -> _Cut:
+def _median(calls: _Calls, bounds: list[int], notes: list[str]) -> _Cut:
     """The last of the iterations between `bounds`, with the median host time of those equal to it."""
+    raw = calls.raw
     signature = signatures(raw)
     last = slice(bounds[-2], bounds[-1])
     alike = [slice(a, b) for a, b in pairwise(bounds) if np.array_equal(signature[a:b], signature[last])]
@@ -166,7 +188,7 @@ def _median(raw: RawRank, bounds: list[int], notes: list[str]) -> _Cut:
     records = raw.records[last].copy()
     host = np.stack([raw.records["host_ns"][part] for part in alike])
     records["host_ns"] = np.median(host, axis=0).astype(np.uint64)
-    return _Cut(records, len(alike))
+    return _Cut(records, calls.alike[last], len(alike))
 
 
 # --- one rank ---------------------------------------------------------------------------------------------
@@ -188,7 +210,6 @@ def _rows(
     records["blocking"] = cut["flags"] & FLAG_BLOCKING
     records["graph"] = cut["flags"] & FLAG_GRAPH
     records["operation"] = operations
-    records["host_ns"] = undisturbed(records["host_ns"], records["operation"], records["kind"])
     records["wait"] = resolve_waits(cut["kind"], cut["arg"])
     records["group"] = _renumber_groups(cut["group"])
     for name in ("communicator", "sequence", "peer_class", "rendezvous"):

@@ -2,23 +2,44 @@
 
 import numpy as np
 
-from maya.trace.host import undisturbed
+from maya.trace.host import UndisturbedTimes, calls_alike
+
+
+def alone(host, operation, *others):
+    kinds = calls_alike(np.zeros_like(operation), operation)
+    samples = [(kinds, host), *((calls_alike(np.zeros_like(o), o), h) for h, o in others)]
+    return UndisturbedTimes.of(samples).applied(kinds, host)
 
 
 def test_like_calls_share_the_time_of_the_least_disturbed():
-    host = np.array([10, 100, 10, 400, 10, 120] * 10)
-    operation = np.array([0, 1] * 30)
-    alone = undisturbed(host, operation)
-    assert set(alone[1::2]) == {100}
-    assert set(alone[::2]) == {10}
+    times = alone(np.array([10, 100, 10, 400, 10, 120] * 10), np.array([0, 1] * 30))
+    assert set(times[1::2]) == {100}
+    assert set(times[2::2]) == {10}
+
+
+def test_other_ranks_and_iterations_tell_what_a_disturbed_one_would_have_taken():
+    operation = np.array([0, 1] * 10)
+    disturbed, quiet = np.full(20, 30), np.full(20, 10)
+    assert set(alone(disturbed, operation, (quiet, operation))[1:]) == {10}
 
 
 def test_a_call_after_another_kind_of_call_is_a_kind_of_its_own():
     operation = np.array([0, 1, 2, 1] * 20)  # operation 1 after 0 is cheap, after 2 dear
     host = np.array([5, 10, 5, 50] * 20)
-    assert list(undisturbed(host, operation)) == list(host)
+    assert list(alone(host, operation)) == list(host)
+
+
+def test_the_same_operation_of_another_kind_is_not_alike():
+    operation = np.zeros(2, np.int64)
+    assert (
+        len(set(calls_alike(np.array([0, 2]), operation)[1:]) & set(calls_alike(operation, operation))) == 0
+    )
 
 
 def test_a_rare_call_keeps_its_own_time():
-    host = np.array([7, 9000, 8])
-    assert list(undisturbed(host, np.array([0, 1, 2]))) == [7, 9000, 8]
+    assert list(alone(np.array([7, 9000, 8]), np.array([0, 1, 2]))) == [7, 9000, 8]
+
+
+def test_no_call_at_all():
+    nothing = np.empty(0, np.int64)
+    assert len(alone(nothing, nothing)) == 0

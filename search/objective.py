@@ -19,7 +19,7 @@ class Objective:
         spec = space.file.objective
         self._space = space
         self.metric = spec.metric
-        natural = "max" if spec.metric in ("throughput", "hardware_flops_utilization") else "min"
+        natural = "max" if spec.metric == "throughput" or spec.metric.endswith("utilization") else "min"
         self.mode = spec.mode or natural
         self._price = spec.price_per_gpu_hour or price_per_gpu_hour
         if self.metric in ("cost", "time_cost") and self._price is None:
@@ -30,6 +30,7 @@ class Objective:
             "throughput": f"{spec.work or 'iterations'} / s",
             "cost": f"USD{per_work}",
             "time_cost": f"s USD{per_work}²",
+            "model_flops_utilization": "of peak",
             "hardware_flops_utilization": "of peak",
         }[self.metric]
 
@@ -47,8 +48,8 @@ class Objective:
             case "time_cost":
                 time, cost = self.time(point, iteration_time_s), self.cost(point, iteration_time_s)
                 return time * cost if time is not None and cost is not None else None
-            case "hardware_flops_utilization":
-                return outcome.prediction.get("hardware_flops_utilization") if outcome else None
+            case "model_flops_utilization" | "hardware_flops_utilization":
+                return outcome.prediction.get(self.metric) if outcome else None
 
     def time(self, point: Point, iteration_time_s: float | None) -> float | None:
         """Seconds per unit of work."""

@@ -83,6 +83,7 @@ def _ranked(experiment: Experiment, trial: Trial) -> dict[str, Any]:
         "cost_usd": experiment.search.objective.cost(trial.point, trial.iteration_time_s),
         "time_s": experiment.search.objective.time(trial.point, trial.iteration_time_s),
         "memory_bytes": prediction.get("peak_memory_bytes", {}).get("max"),
+        "mfu": prediction.get("model_flops_utilization"),
         "hfu": prediction.get("hardware_flops_utilization"),
         "gpus": experiment.search.space.world(trial.point),
     }

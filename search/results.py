@@ -66,6 +66,7 @@ def _row(search: Search, trial: Trial, front: set[int]) -> dict[str, Any]:
         "verdict": trial.verdict,
         search.objective.metric: trial.objective,
         "iteration_time_s": trial.iteration_time_s,
+        "model_flops_utilization": prediction.get("model_flops_utilization"),
         "hardware_flops_utilization": prediction.get("hardware_flops_utilization"),
         "peak_memory_bytes": prediction.get("peak_memory_bytes", {}).get("max"),
         "shortfall_bytes": prediction.get("shortfall_bytes"),

@@ -8,7 +8,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from maya.search.expression import Expression, ExpressionError, Value
 
-Metric = Literal["iteration_time", "throughput", "cost", "time_cost", "hardware_flops_utilization"]
+Metric = Literal[
+    "iteration_time",
+    "throughput",
+    "cost",
+    "time_cost",
+    "model_flops_utilization",
+    "hardware_flops_utilization",
+]
 Algorithm = Literal["cma", "random", "grid", "tpe"]
 
 

@@ -64,22 +64,25 @@ def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
 
 def _table(search: Search, ranking: Sequence[Trial]) -> Table:
     objective = search.objective
-    table = Table("#", "trial", f"{objective.metric} ({objective.unit})", "memory", "HFU", "verdict")
+    table = Table("#", "trial", f"{objective.metric} ({objective.unit})", "memory", "MFU", "HFU", "verdict")
     table.add_column("configuration", overflow="fold")
     for place, trial in enumerate(ranking, 1):
         prediction = trial.outcome.prediction if trial.outcome else {}
         memory = prediction.get("peak_memory_bytes", {}).get("max")
-        utilization = prediction.get("hardware_flops_utilization")
         table.add_row(
             str(place),
             str(trial.number),
             f"{trial.objective:.6g}",
             f"{memory / 2**30:.1f} GiB" if memory else "",
-            f"{utilization:.1%}" if utilization is not None else "",
+            *(_share(prediction.get(f"{which}_flops_utilization")) for which in ("model", "hardware")),
             trial.verdict,
             " ".join(f"{name}={show(value)}" for name, value in trial.configuration.items()),
         )
     return table
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
 
 
 def _failures(search: Search) -> Table:

@@ -52,12 +52,20 @@ def _verdict(prediction: Prediction) -> Text:
     return text
 
 
+def _utilization(prediction: Prediction) -> str:
+    text = f"{100 * (prediction.hardware_flops_utilization or 0):.1f} % of the device's peak FLOP/s (HFU)"
+    if prediction.model_flops_utilization is not None:
+        text += f", {100 * prediction.model_flops_utilization:.1f} % without what is computed twice (MFU)"
+    return text
+
+
 def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:
     yield from _breakdown(prediction, bars)
     yield from _memory(prediction, bars, capacity)
     if prediction.hardware_flops_utilization is not None:
-        share = 100 * prediction.hardware_flops_utilization
-        yield "utilization", Text(f"{share:.1f} % of the device's peak FLOP/s (HFU)")
+        yield "utilization", Text(_utilization(prediction))
+    if prediction.dollars_per_iteration is not None:
+        yield "cost", Text(f"${prediction.dollars_per_iteration:.4g} an iteration")
     yield from _critical_path(prediction)
     yield from _communication(prediction)
     if prediction.pipeline_bubble is not None:

@@ -41,6 +41,8 @@ def summarise(
         breakdown_s=_breakdown(mean),
         peak_memory_bytes=_peak_memory(trace),
         hardware_flops_utilization=hardware_flops_utilization(trace, estimates, cluster.device, iteration),
+        model_flops_utilization=model_flops_utilization(trace, estimates, cluster.device, iteration),
+        dollars_per_iteration=_dollars(cluster, trace.world, iteration),
         ranks={
             "world": trace.world,
             "launched": trace.launched,
@@ -110,17 +112,51 @@ def hardware_flops_utilization(
     """
     if not estimates.flops.any() or iteration_s <= 0:
         return None
+    return _peak_seconds(trace, _executions(trace), estimates, device) / (trace.world * iteration_s)
+
+
+def model_flops_utilization(
+    trace: JobTrace, estimates: Estimates, device: Device, iteration_s: float
+) -> float | None:
+    """HFU without what is computed twice: MFU = 3 F / (iteration time x peak FLOP/s), F being the forward passes'
+    FLOP, of which backward passes take twice as many (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
+
+    Forward is what the thread computes that takes the optimizer step: PyTorch runs backward passes and their
+    recomputation on other threads. Where less than 3 F was executed (parameters without gradients) it is that.
+    None when no backward pass can be told from the forward ones.
+    """
+    executed = _executions(trace)
+    forward = _executions(trace, forward=True)
+    all_s = _peak_seconds(trace, executed, estimates, device)
+    forward_s = _peak_seconds(trace, forward, estimates, device)
+    if not 0 < forward_s < all_s or iteration_s <= 0:
+        return None
+    return min(3 * forward_s, all_s) / (trace.world * iteration_s)
+
+
+def _peak_seconds(
+    trace: JobTrace, executions: NDArray[np.float64], estimates: Estimates, device: Device
+) -> float:
     peaks = np.array([_peak(operation, device, trace) for operation in trace.operations])
-    executed = _executions(trace) * estimates.flops
-    return float((executed / peaks).sum() / (trace.world * iteration_s))
+    return float((executions * estimates.flops / peaks).sum())
 
 
-def _executions(trace: JobTrace) -> NDArray[np.float64]:
-    """[operations] How often all ranks together execute each operation in an iteration."""
+def _dollars(cluster: Cluster, world: int, iteration_s: float) -> float | None:
+    price = cluster.price_per_gpu_hour
+    return None if price is None else price * world * iteration_s / 3600
+
+
+def _executions(trace: JobTrace, forward: bool = False) -> NDArray[np.float64]:
+    """[operations] How often all ranks together execute each operation in an iteration; of `forward` passes none
+    where it is not known which they are."""
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
     total = np.zeros(len(trace.operations))
     for rank, size in zip(trace.ranks, sizes, strict=True):
         operations = rank.records["operation"]
+        if forward:
+            operations = (
+                operations[rank.stepping_thread] if rank.stepping_thread is not None else operations[:0]
+            )
         total += size * np.bincount(operations[operations >= 0], minlength=len(trace.operations))
     return total
 

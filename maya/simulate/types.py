@@ -144,6 +144,8 @@ class Prediction:
     sm_busy: tuple[float, ...] = ()  # share of multiprocessors in use in each millisecond, mean over ranks
     memory_timeline: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # by rank
     breakdown_by_rank_s: dict[str, Breakdown] = field(default_factory=dict)  # by representative's rank
+    model_flops_utilization: float | None = None
+    dollars_per_iteration: float | None = None  # where the cluster has a price
     notes: tuple[str, ...] = ()
     version: str = ""
     command: tuple[str, ...] = ()

@@ -79,7 +79,10 @@ def collate(run: Run) -> JobTrace:
     _join_ranks(tables, parties, used, table.operations, class_of_rank, representatives, notes)
     return JobTrace(
         world=run.world,
-        ranks=tuple(_rank_trace(raw, records) for raw, records in zip(raws, tables, strict=True)),
+        ranks=tuple(
+            _rank_trace(raw, cut.records, records)
+            for raw, cut, records in zip(raws, cuts, tables, strict=True)
+        ),
         class_of_rank=class_of_rank,
         launched=run.launched,
         checked=run.checked,
@@ -285,7 +288,7 @@ def _renumber_groups(group: NDArray[np.uint32]) -> NDArray[np.int32]:
     return numbers[inverse.reshape(-1)].astype(np.int32) if len(group) else np.empty(0, np.int32)
 
 
-def _rank_trace(raw: RawRank, records: NDArray[np.void]) -> RankTrace:
+def _rank_trace(raw: RawRank, cut: NDArray[np.void], records: NDArray[np.void]) -> RankTrace:
     return RankTrace(
         rank=raw.rank,
         records=records,
@@ -293,7 +296,14 @@ def _rank_trace(raw: RawRank, records: NDArray[np.void]) -> RankTrace:
         capacity_bytes=raw.capacity_bytes,
         allocations=_allocations(raw.records),
         blocking_streams=raw.blocking_streams,
+        stepping_thread=_on_stepping_thread(cut),
     )
+
+
+def _on_stepping_thread(cut: NDArray[np.void]) -> NDArray[np.bool_] | None:
+    """None without a step. Of a graph only its replay's thread is known, so it counts as nobody's."""
+    steps = cut["thread"][cut["kind"] == RecordKind.STEP]
+    return cut["thread"] == steps[-1] if len(steps) and not (cut["flags"] & FLAG_GRAPH).any() else None
 
 
 def _allocations(records: NDArray[np.void]) -> NDArray[np.void]:

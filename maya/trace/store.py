@@ -48,6 +48,8 @@ def write_job(trace: JobTrace, directory: Path) -> None:
         arrays[f"records_{number}"] = rank.records
         if rank.allocations is not None:
             arrays[f"allocations_{number}"] = rank.allocations
+        if rank.stepping_thread is not None:
+            arrays[f"stepping_thread_{number}"] = rank.stepping_thread
     np.savez_compressed(directory / "records.npz", allow_pickle=False, **arrays)
     (directory / "job.json").write_text(json.dumps(_job(trace)), encoding="utf-8")
 
@@ -99,6 +101,7 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         if allocations is not None:
             _check_dtype(allocations, ALLOCATION)
         members["blocking_streams"] = tuple(members["blocking_streams"])
+        members["stepping_thread"] = arrays.get(f"stepping_thread_{number}")
         ranks.append(RankTrace(records=arrays[f"records_{number}"], allocations=allocations, **members))
     return JobTrace(
         world=job["world"],

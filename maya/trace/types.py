@@ -172,6 +172,9 @@ class RankTrace:
     allocations: NDArray[np.void] | None = None  # dtype ALLOCATION, for a memory timeline
     # Streams that synchronise with the legacy default stream (made without cudaStreamNonBlocking).
     blocking_streams: tuple[int, ...] = ()
+    # [records] bool: called by the thread that takes the optimizer step. Forward passes are; PyTorch runs backward
+    # passes, and what they recompute, on threads of its own. None: not known.
+    stepping_thread: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)

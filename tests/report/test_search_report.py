@@ -112,9 +112,9 @@ def test_tables_sort_on_a_page_whose_plots_cannot_be_drawn(
 def assert_a_click_sorts(browser: Any) -> None:
     """Click and read back in one script: nothing can come between."""
     head, cells = browser.execute_script("""
-        const head = document.querySelectorAll("#ranking th")[4];
+        const head = document.querySelectorAll("#ranking th")[5];
         head.querySelector("button").click();
-        const cells = document.querySelectorAll("#ranking tbody tr td:nth-child(5)");
+        const cells = document.querySelectorAll("#ranking tbody tr td:nth-child(6)");
         return [head.getAttribute("aria-sort"), [...cells].map(cell => cell.textContent)];
     """)
     shown = [float(cell) for cell in cells]

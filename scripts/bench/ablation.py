@@ -2,8 +2,9 @@
 
 Predictions of a Megatron job (TP 2, PP 4, the rest data parallel) on ever more virtual H100s: every rank run to the
 end; ranks of equal work merged after their first iteration; representatives only; and representatives whose ranks
-import everything themselves. Searches of a small space by grid, with and without dominance pruning. Wall time and peak
-memory of each; every prediction has a fork server of its own, as `maya predict` would.
+import everything themselves. Searches by grid of a model that is too large for some configurations, with and without
+dominance pruning. Wall time and peak memory of each; every prediction has a fork server of its own, as `maya predict`
+would.
 """
 
 from __future__ import annotations
@@ -45,15 +46,19 @@ MODEL = {
     "--mock-data": True,
     "--train-iters": 500,
 }
+# 9.7 billion parameters: 174 GB of weights, gradients and Adam's state where nothing shards them.
+LARGE = MODEL | {"--num-layers": 12, "--hidden-size": 8192, "--num-attention-heads": 64}
 SPACE = """
 gpus: {gpus}
 args: {args}
 knobs:
   tp: {{flag: --tensor-model-parallel-size, values: [1, 2]}}
-  pp: {{flag: --pipeline-model-parallel-size, values: [1, 4]}}
+  recompute:
+    values:
+      none: []
+      full: [--recompute-granularity, full, --recompute-method, uniform, --recompute-num-layers, 1]
   distributed_optimizer: {{flag: --use-distributed-optimizer, values: [false, true]}}
-derived: {{--global-batch-size: 4 * gpus}}
-constraints: [gpus % (tp * pp) == 0]
+derived: {{--global-batch-size: gpus}}
 search: {{algorithm: grid}}
 stop: {{patience: 1000}}
 dominance: {dominance}
@@ -91,7 +96,7 @@ def predicted(gpus: int, ranks: Ranks, server: type[ForkServer] = ForkServer) ->
 
 
 def searched(gpus: int, dominance: str) -> Figure:
-    text = SPACE.format(gpus=gpus, args=json.dumps(MODEL), dominance=dominance)
+    text = SPACE.format(gpus=gpus, args=json.dumps(LARGE), dominance=dominance)
     space = parse_space(text, "the ablation's space", {})
     judges = ScriptJudges(str(SCRIPT), load("dgx-h100"), str(Path.cwd()), timeout_s=1800, cache=False)
     started = time.perf_counter()

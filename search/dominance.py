@@ -3,7 +3,7 @@
 A rule orders values of one knob. Point a *precedes* b under the rules of one kind when they differ only in
 knobs of those rules and every difference goes from an earlier to a later value of one; the order is a product
 of partial orders, hence transitive. From a out of memory follows b out of memory (`known: oom`); from a
-fitting follows that b takes the same time (`known: fits`).
+fitting follows that b is no faster, and is taken to last as long (`known: fits`).
 """
 
 from __future__ import annotations
@@ -52,12 +52,20 @@ class Dominance:
         """What no rule can change: only points of one family say anything about each other."""
         return tuple(index for knob, index in enumerate(point) if knob not in self._ruled)
 
-    def rank(self, point: Point) -> int:
-        """Smaller for a point that could spare another its run for want of memory than for that other."""
+    def rank(self, point: Point) -> tuple[int, int]:
+        """Smaller for a point that could spare another its run than for that other; by fitting before all else, for a
+        trial without enough memory ends at once, while one that fits takes a whole run.
+        """
+        return self._steps_before(point, "fits"), self._steps_before(point, "oom")
+
+    def _steps_before(self, point: Point, known: Known) -> int:
+        names = self._space.names(point)
         return sum(
             rule.order.index(point[rule.knob])
             for rule in self.rules
-            if rule.known == "oom" and point[rule.knob] in rule.order
+            if rule.known == known
+            and point[rule.knob] in rule.order
+            and (rule.where is None or rule.where.holds(names))
         )
 
     def path(self, a: Point, b: Point, known: Known) -> tuple[str, ...] | None:
@@ -127,7 +135,7 @@ def _check_where(space: Space, key: str, where: Expression, knob: str) -> None:
 
 def _megatron(space: Space, roles: Mapping[str, str]) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
     """The paper's four tactics (recomputation, sequence parallelism, distributed optimizer, micro-batches without
-    pipelines) and three more of the same kind, on those knobs of the space that play the parts.
+    pipelines) and four more of the same kind, on those knobs of the space that play the parts.
     """
     parts = _Parts(space, roles)
     rules: list[Rule] = []
@@ -208,8 +216,17 @@ def _recomputation(parts: _Parts) -> list[Rule]:
     if not found:
         return []
     place, off, on = found
-    name = "OOM with recomputation: OOM without"
-    return [Rule(name, place, (with_it, without), "oom") for with_it in on for without in off]
+    lacks = "OOM with recomputation: OOM without"
+    slower = "fits without recomputation: no faster with it"
+    return [
+        rule
+        for with_it in on
+        for without in off
+        for rule in (
+            Rule(lacks, place, (with_it, without), "oom"),
+            Rule(slower, place, (without, with_it), "fits"),
+        )
+    ]
 
 
 def _sequence_parallelism(parts: _Parts) -> list[Rule]:

@@ -118,7 +118,7 @@ class StopSpec(_Section):
 class RuleSpec(_Section):
     """One tactic: of two configurations that differ only in `knob`, the one with the later value of `order`
     need not run once the one with the earlier value is known to be out of memory (`known: oom`: the later one
-    is too) or to fit (`known: fits`: the later one takes the same time).
+    is too) or to fit (`known: fits`: the later one is no faster).
     """
 
     rule: str

@@ -83,8 +83,8 @@ class Pruning:
 class Trial:
     """A distinct admissible configuration, numbered in the order in which the sampler proposed it.
 
-    `outcome` is a judge's; a pruned trial has `pruning` instead, and where the rule says equal runtime
-    `iteration_time_s` is that of the trial it follows from.
+    `outcome` is a judge's; a pruned trial has `pruning` instead, and where the rule says that it is no
+    faster `iteration_time_s` is that of the trial it follows from.
     """
 
     number: int

@@ -31,6 +31,7 @@ def trial(space: Space, verdict: str, **changes: object) -> Trial:
         ("OOM", {"distributed_optimizer": True}, {"distributed_optimizer": False}, "OOM"),
         ("OOM", {"micro_batches": 8}, {"micro_batches": 2}, "OOM"),
         ("OOM", {"virtual": 1}, {"virtual": 4}, "OOM"),
+        ("FITS", {"recompute": False}, {"recompute": True}, "FITS"),
         # and what must not be concluded
         ("OOM", {"micro_batches": 2}, {"micro_batches": 8}, None),
         ("OOM", {"virtual": 4}, {"virtual": 1}, None),

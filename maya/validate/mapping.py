@@ -222,12 +222,17 @@ def _cluster(row: Row) -> Cluster:
     for key, fabric in FABRICS.items():
         if key in row.source:
             node = node.model_copy(update=fabric)
+    speed = next((speed for key, speed in HOST_SPEEDS.items() if key in row.source), cluster.host_speed)
     memory = re.search(r"(\d+) ?gb", gpu)
     device = cluster.device
     if memory and abs(int(memory.group(1)) - device.memory_bytes / 1e9) > 8:
         device = device.model_copy(update={"memory_bytes": int(int(memory.group(1)) * 2**30 * 0.99)})
-    return cluster.model_copy(update={"node": node, "device": device})
+    return cluster.model_copy(update={"node": node, "device": device, "host_speed": speed})
 
+
+# Of the measured host and its software over the machine that recorded and PyTorch 2.11 with torch.compile: fitted on the
+# fit share (scripts/fit/host), where the software is not that of the examples.
+HOST_SPEEDS = {"vtrain": 2.18}  # Megatron-DeepSpeed of 2021 with TorchScript
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}
 

@@ -25,6 +25,7 @@ from maya.trace import collate
 from maya.trace.types import JobTrace
 
 GIB = 1024.0**3
+SEVERAL_JOBS = 3  # of one script: enough to take what they had in common to be so in those that follow
 
 
 @dataclass(frozen=True)

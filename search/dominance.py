@@ -201,59 +201,39 @@ class _Parts:
                 return knob
         return next((knob for knob in self.space.knobs if knob.name in names), None)
 
-    def switch(self, part: str) -> tuple[int, list[int], list[int]] | None:
-        """A knob that turns something on: its place, the values that leave it off, those with arguments."""
+    def switching(self, part: str, lacks: str, fits: str = "") -> list[Rule]:
+        """Of a knob that turns on what saves memory: `lacks` is the rule for those that run out of it with that on,
+        `fits` the one for those that fit with it off. None without such a knob.
+        """
         knob = self.find(part)
         if knob is None:
-            return None
+            return []
+        place = self.space.knobs.index(knob)
         off = [index for index, arguments in enumerate(knob.arguments) if not arguments]
         on = [index for index, arguments in enumerate(knob.arguments) if arguments]
-        return (self.space.knobs.index(knob), off, on) if off and on else None
+        pairs = [(without, with_it) for without in off for with_it in on]
+        rules = [Rule(lacks, place, (with_it, without), "oom") for without, with_it in pairs]
+        return rules + [Rule(fits, place, pair, "fits") for pair in pairs if fits]
 
 
 def _recomputation(parts: _Parts) -> list[Rule]:
-    found = parts.switch("recompute")
-    if not found:
-        return []
-    place, off, on = found
-    lacks = "OOM with recomputation: OOM without"
-    slower = "fits without recomputation: no faster with it"
-    return [
-        rule
-        for with_it in on
-        for without in off
-        for rule in (
-            Rule(lacks, place, (with_it, without), "oom"),
-            Rule(slower, place, (without, with_it), "fits"),
-        )
-    ]
+    return parts.switching(
+        "recompute",
+        lacks="OOM with recomputation: OOM without",
+        fits="fits without recomputation: no faster with it",
+    )
 
 
 def _sequence_parallelism(parts: _Parts) -> list[Rule]:
-    found = parts.switch("sequence_parallel")
-    if not found:
-        return []
-    place, off, on = found
-    name = "OOM with sequence parallelism: OOM without"
-    return [Rule(name, place, (with_it, without), "oom") for with_it in on for without in off]
+    return parts.switching("sequence_parallel", lacks="OOM with sequence parallelism: OOM without")
 
 
 def _distributed_optimizer(parts: _Parts) -> list[Rule]:
-    found = parts.switch("distributed_optimizer")
-    if not found:
-        return []
-    place, off, on = found
-    fits = "fits without the distributed optimizer: same runtime with it"
-    lacks = "OOM with the distributed optimizer: OOM without"  # it only ever divides the optimizer's state
-    return [
-        rule
-        for without in off
-        for with_it in on
-        for rule in (
-            Rule(fits, place, (without, with_it), "fits"),
-            Rule(lacks, place, (with_it, without), "oom"),
-        )
-    ]
+    return parts.switching(
+        "distributed_optimizer",
+        lacks="OOM with the distributed optimizer: OOM without",  # it only ever divides the optimizer's state
+        fits="fits without the distributed optimizer: same runtime with it",
+    )
 
 
 def _virtual_stages(parts: _Parts) -> list[Rule]:

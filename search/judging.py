@@ -12,8 +12,6 @@ from maya.launch.types import Job
 from maya.search.types import Assignment, Judge
 from maya.simulate.types import Prediction
 
-_TRUSTING = 3  # trials whose second iteration was steady, before that is taken to be so
-
 
 @dataclass(frozen=True)
 class ScriptJudges:
@@ -32,10 +30,10 @@ class ScriptJudges:
     @contextmanager
     def _open(self) -> Iterator[Judge]:
         from maya.cache import TraceCache
-        from maya.predict import Predictor  # loads the emulator: only where trials run
+        from maya.predict import SEVERAL_JOBS, Predictor  # loads the emulator: only where trials run
 
         cache = TraceCache.default() if self.cache else None
-        with Predictor(self.cluster, cache=cache, trusting=_TRUSTING) as predictor:
+        with Predictor(self.cluster, cache=cache, trusting=SEVERAL_JOBS) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:
                 os.chdir(self.directory)  # Tune moves a reused worker to a directory of each trial's

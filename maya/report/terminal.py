@@ -52,18 +52,10 @@ def _verdict(prediction: Prediction) -> Text:
     return text
 
 
-def _utilization(prediction: Prediction) -> str:
-    text = f"{100 * (prediction.hardware_flops_utilization or 0):.1f} % of the device's peak FLOP/s (HFU)"
-    if prediction.model_flops_utilization is not None:
-        text += f", {100 * prediction.model_flops_utilization:.1f} % without what is computed twice (MFU)"
-    return text
-
-
 def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:
     yield from _breakdown(prediction, bars)
     yield from _memory(prediction, bars, capacity)
-    if prediction.hardware_flops_utilization is not None:
-        yield "utilization", Text(_utilization(prediction))
+    yield from _utilization(prediction)
     if prediction.dollars_per_iteration is not None:
         yield "cost", Text(f"${prediction.dollars_per_iteration:.4g} an iteration")
     yield from _critical_path(prediction)
@@ -86,6 +78,16 @@ def _listed(name: str, items: tuple[str, ...], style: str) -> Iterator[tuple[str
         yield name, Text(item if len(item) <= CLIPPED else item[: CLIPPED - 1] + "…", style)
     if len(items) > LISTED:
         yield "", Text(f"and {len(items) - LISTED} more, see --json", "dim")
+
+
+def _utilization(prediction: Prediction) -> Iterator[tuple[str, Text]]:
+    hardware, model = prediction.hardware_flops_utilization, prediction.model_flops_utilization
+    if hardware is None:
+        return
+    text = f"{100 * hardware:.1f} % of the device's peak FLOP/s (HFU)"
+    if model is not None:
+        text += f", {100 * model:.1f} % without what is computed twice (MFU)"
+    yield "utilization", Text(text)
 
 
 def _breakdown(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]:

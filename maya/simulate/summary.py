@@ -34,14 +34,16 @@ def summarise(
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks)).astype(np.float64)
     mean = _mean_activity(timeline, sizes)
     iteration = float(iterations.mean())
+    executions = _executions(trace, [rank.records["operation"] for rank in trace.ranks])
+    hardware, model = _utilization(trace, executions, estimates, cluster.device, iteration)
     return Prediction(
         verdict="FITS",
         iteration_time_s=iteration,
         iterations_s=tuple(iterations.tolist()),
         breakdown_s=_breakdown(mean),
         peak_memory_bytes=_peak_memory(trace),
-        hardware_flops_utilization=hardware_flops_utilization(trace, estimates, cluster.device, iteration),
-        model_flops_utilization=model_flops_utilization(trace, estimates, cluster.device, iteration),
+        hardware_flops_utilization=hardware,
+        model_flops_utilization=model,
         dollars_per_iteration=_dollars(cluster, trace.world, iteration),
         ranks={
             "world": trace.world,
@@ -49,7 +51,7 @@ def summarise(
             "checked": trace.checked,
             "unique": len(trace.ranks),
         },
-        provenance=_provenance(trace, estimates, sizes, float(mean[Activity.IDLE]), iteration),
+        provenance=_provenance(executions, estimates, float(mean[Activity.IDLE]), iteration),
         pipeline_bubble=_pipeline_bubble(trace, without_host or timeline, sizes),
         waiting_s=float(mean[Activity.WAITING]),
         host_bound_s=None if without_host is None else max(0.0, iteration - _iteration_s(without_host)),
@@ -100,45 +102,42 @@ def _peak_memory(trace: JobTrace) -> dict[str, Any]:
     return {"max": max(by_class.values()), "by_class": by_class}
 
 
-def hardware_flops_utilization(
-    trace: JobTrace, estimates: Estimates, device: Device, iteration_s: float
-) -> float | None:
-    """Share of the iteration that the executed matrix products would take at the device's peak.
+def _utilization(
+    trace: JobTrace,
+    executions: NDArray[np.float64],
+    estimates: Estimates,
+    device: Device,
+    iteration_s: float,
+) -> tuple[float | None, float | None]:
+    """(HFU, MFU): shares of the iteration that matrix products would take at the device's peak, averaged over ranks.
 
     HFU = sum(FLOP executed) / (iteration time x peak FLOP/s) (Korthikanti et al. 2022, arXiv:2205.05198,
-    section 6: recomputed operations count, unlike in MFU), averaged over all ranks. Each product is set
-    against the peak of its own dtype, so with several dtypes this is sum(FLOP / peak) / iteration time.
-    None when no operation has any FLOP.
+    section 6: recomputed operations count, unlike in MFU). Each product is set against the peak of its own dtype,
+    so with several dtypes this is sum(FLOP / peak) / iteration time. None when no operation has any FLOP.
+
+    MFU = 3 F / (iteration time x peak FLOP/s), F being the forward passes' FLOP, of which backward passes take
+    twice as many (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Forward is what the thread computes that
+    takes the optimizer step: PyTorch runs backward passes and their recomputation on other threads. Where less
+    than 3 F was executed (parameters without gradients) it is that. None when no backward pass can be told from
+    the forward ones.
     """
     if not estimates.flops.any() or iteration_s <= 0:
-        return None
-    return _peak_seconds(trace, _executions(trace), estimates, device) / (trace.world * iteration_s)
-
-
-def model_flops_utilization(
-    trace: JobTrace, estimates: Estimates, device: Device, iteration_s: float
-) -> float | None:
-    """HFU without what is computed twice: MFU = 3 F / (iteration time x peak FLOP/s), F being the forward passes'
-    FLOP, of which backward passes take twice as many (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
-
-    Forward is what the thread computes that takes the optimizer step: PyTorch runs backward passes and their
-    recomputation on other threads. Where less than 3 F was executed (parameters without gradients) it is that.
-    None when no backward pass can be told from the forward ones.
-    """
-    executed = _executions(trace)
-    forward = _executions(trace, forward=True)
-    all_s = _peak_seconds(trace, executed, estimates, device)
-    forward_s = _peak_seconds(trace, forward, estimates, device)
-    if not 0 < forward_s < all_s or iteration_s <= 0:
-        return None
-    return min(3 * forward_s, all_s) / (trace.world * iteration_s)
-
-
-def _peak_seconds(
-    trace: JobTrace, executions: NDArray[np.float64], estimates: Estimates, device: Device
-) -> float:
+        return None, None
     peaks = np.array([_peak(operation, device, trace) for operation in trace.operations])
-    return float((executions * estimates.flops / peaks).sum())
+    at_peak_s = estimates.flops / peaks
+    all_s = float((executions * at_peak_s).sum())
+    forward_s = float((_executions(trace, _forward(trace)) * at_peak_s).sum())
+    available_s = trace.world * iteration_s
+    model_s = min(3 * forward_s, all_s) if 0 < forward_s < all_s else None
+    return all_s / available_s, None if model_s is None else model_s / available_s
+
+
+def _forward(trace: JobTrace) -> list[NDArray[np.int32]]:
+    """Each class's operations of forward passes; none where it is not known which they are."""
+    return [
+        rank.records["operation"][rank.stepping_thread if rank.stepping_thread is not None else slice(0)]
+        for rank in trace.ranks
+    ]
 
 
 def _dollars(cluster: Cluster, world: int, iteration_s: float) -> float | None:
@@ -146,18 +145,12 @@ def _dollars(cluster: Cluster, world: int, iteration_s: float) -> float | None:
     return None if price is None else price * world * iteration_s / 3600
 
 
-def _executions(trace: JobTrace, forward: bool = False) -> NDArray[np.float64]:
-    """[operations] How often all ranks together execute each operation in an iteration; of `forward` passes none
-    where it is not known which they are."""
+def _executions(trace: JobTrace, operations: list[NDArray[np.int32]]) -> NDArray[np.float64]:
+    """[operations] How often all ranks together execute each: `operations` are those of a rank of each class, or -1."""
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
     total = np.zeros(len(trace.operations))
-    for rank, size in zip(trace.ranks, sizes, strict=True):
-        operations = rank.records["operation"]
-        if forward:
-            operations = (
-                operations[rank.stepping_thread] if rank.stepping_thread is not None else operations[:0]
-            )
-        total += size * np.bincount(operations[operations >= 0], minlength=len(trace.operations))
+    for own, size in zip(operations, sizes, strict=True):
+        total += size * np.bincount(own[own >= 0], minlength=len(trace.operations))
     return total
 
 
@@ -189,12 +182,12 @@ def _kernel_dtype(kernel: Kernel, trace: JobTrace) -> str:
 
 
 def _provenance(
-    trace: JobTrace, estimates: Estimates, sizes: NDArray[np.float64], idle_s: float, iteration_s: float
+    executions: NDArray[np.float64], estimates: Estimates, idle_s: float, iteration_s: float
 ) -> dict[str, float]:
     """Shares of the iteration that sum to 1: idle time is the measured host's, the rest is divided by where
     the durations of the work came from."""
     names = {p: p.name.lower() for p in Provenance}
-    work = _executions(trace) * estimates.seconds
+    work = executions * estimates.seconds
     by_source = np.bincount(estimates.provenance, work, minlength=len(Provenance))
     host = idle_s / iteration_s if iteration_s > 0 else 0.0
     total = float(by_source.sum())

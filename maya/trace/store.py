@@ -97,12 +97,17 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
     ranks = []
     for number, members in enumerate(job["ranks"]):
         allocations = arrays.get(f"allocations_{number}")
+        stepping_thread = arrays.get(f"stepping_thread_{number}")
         _check_dtype(arrays[f"records_{number}"], RECORD)
         if allocations is not None:
             _check_dtype(allocations, ALLOCATION)
+        if stepping_thread is not None:
+            _check_dtype(stepping_thread, np.dtype(np.bool_))
         members["blocking_streams"] = tuple(members["blocking_streams"])
-        members["stepping_thread"] = arrays.get(f"stepping_thread_{number}")
-        ranks.append(RankTrace(records=arrays[f"records_{number}"], allocations=allocations, **members))
+        records = arrays[f"records_{number}"]
+        ranks.append(
+            RankTrace(records=records, allocations=allocations, stepping_thread=stepping_thread, **members)
+        )
     return JobTrace(
         world=job["world"],
         ranks=tuple(ranks),

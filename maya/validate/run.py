@@ -30,7 +30,6 @@ COLUMNS = (
     "id", "verdict", "predicted_iteration_time_s", "measured_iteration_time_s", "error", "reason",
 )  # fmt: skip
 ROW_SECONDS = 600.0
-_TRUSTING = 3  # rows of one script and cluster; what they had in common, later ones need not show again
 
 
 def select(rows: list[Row], source: str | None, sample: int | None, seed: int) -> list[Row]:
@@ -155,14 +154,14 @@ def _record(mapped: Mapped, inputs: Inputs, store: TraceStore) -> JobTrace | Unj
 
 
 def _predictor(mapped: Mapped) -> Any:
-    from maya.predict import Predictor
+    from maya.predict import SEVERAL_JOBS, Predictor
 
     key = mapped.cluster.model_dump_json()
     if key not in _predictors:
         for stale in _predictors.values():
             stale.__exit__(None, None, None)
         _predictors.clear()
-        _predictors[key] = Predictor(mapped.cluster, trusting=_TRUSTING).__enter__()
+        _predictors[key] = Predictor(mapped.cluster, trusting=SEVERAL_JOBS).__enter__()
     return _predictors[key]
 
 

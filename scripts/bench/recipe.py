@@ -30,17 +30,12 @@ def searched(directory: Path, name: str, *options: str) -> pd.DataFrame:
     """The trials of the search `name`, run now unless it is done."""
     out = directory / name
     if not (out / "trials.csv").exists():
-        start = (
-            ["--resume", out]
-            if out.exists()
-            else ["--space", directory / f"{name}.yaml", "--out", out, *options]
-        )
-        command = [Path(sys.executable).parent / "maya-search", *start]
-        subprocess.run(
-            [str(part) for part in (*command, *([] if out.exists() else [SCRIPT]))],
-            env={**os.environ, "MAYA_CACHE": str(directory / "cache")},
-            check=True,
-        )
+        start = ["--space", directory / f"{name}.yaml", "--out", out, *options, SCRIPT]
+        command = [
+            Path(sys.executable).parent / "maya-search",
+            *(["--resume", out] if out.exists() else start),
+        ]
+        subprocess.run(command, env={**os.environ, "MAYA_CACHE": str(directory / "cache")}, check=True)
     return pd.read_csv(out / "trials.csv")
 
 

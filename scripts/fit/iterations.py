@@ -1,0 +1,59 @@
+"""Fitting on whole iterations: the recorded rows of the fit share, and the choice of one coefficient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from maya.clusters.types import Cluster
+from maya.simulate import simulate
+from maya.trace.types import JobTrace
+from maya.validate import Mapped, is_fit, map_row, read_rows
+from maya.validate.rows import Row
+from maya.validate.traces import TraceStore
+
+
+def recorded_rows(table: Path, traces: Path, examples: Path) -> Iterator[tuple[Row, Mapped, JobTrace]]:
+    """The rows of the fit share whose trace `maya validate --traces` has kept."""
+    store = TraceStore(traces)
+    for row in read_rows(table):
+        mapped = map_row(row)
+        if is_fit(row.id) and isinstance(mapped, Mapped):
+            trace = store.read(mapped, examples)
+            if isinstance(trace, JobTrace):
+                yield row, mapped, trace
+
+
+def simulated_s(trace: JobTrace, seconds: np.ndarray, cluster: Cluster) -> float:
+    """The iteration's time when operations take `seconds`."""
+    timeline = simulate(trace, seconds, cluster, iterations=2, keep_timeline=False)
+    return float(timeline.iterations_ns[-1]) * 1e-9
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of the candidates was taken, and the relative error of each row predicted by a fit on the others."""
+
+    candidate: int
+    errors: np.ndarray  # [rows]
+
+    def __str__(self) -> str:
+        sizes = abs(self.errors)
+        return (
+            f"from {len(sizes)} rows, left out one at a time: "
+            f"median {np.median(sizes):.1%} mean {sizes.mean():.1%} bias {self.errors.mean():+.1%}"
+        )
+
+
+def choose(logs: np.ndarray) -> Choice:
+    """The candidate of the least median absolute error; `logs` [rows, candidates]: log of predicted over measured."""
+    cost = np.abs(logs)
+    best = int(np.median(cost, axis=0).argmin())
+    left_out = [
+        int(np.median(np.delete(cost, row, axis=0), axis=0).argmin()) if len(logs) > 1 else best
+        for row in range(len(logs))
+    ]
+    return Choice(best, np.exp([logs[row, at] for row, at in enumerate(left_out)]) - 1)

@@ -12,7 +12,7 @@ from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
 from maya.launch.types import Run
 from maya.trace.absent import announce_all
 from maya.trace.classes import as_rank, lanes_of, refine
-from maya.trace.communicators import Announced, Instance, fold, join_instances
+from maya.trace.communicators import Announced, Instance, announced_by_all, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
 from maya.trace.host import UndisturbedTimes, calls_alike
 from maya.trace.operations import ContentTable, OperationTable
@@ -57,7 +57,7 @@ def collate(run: Run) -> JobTrace:
         raise TraceError(f"{len(run.representative_of)} representatives for a world of {run.world} ranks")
     notes: list[str] = list(run.notes)
     traced = [read_rank(rank_path(run.directory, rank)) for rank in sorted(set(run.representative_of))]
-    announced = _announced(run, traced)
+    announced = _announced(run, traced, notes)
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
     calls = _device_calls(traced)
@@ -117,7 +117,7 @@ def _classes(
     return raws, cuts, class_of_rank
 
 
-def _announced(run: Run, raws: list[RawRank]) -> Announced:
+def _announced(run: Run, raws: list[RawRank], notes: list[str]) -> Announced:
     if run.topology is not None:
         return announce_all(run.topology, run.representative_of, raws)
     announced: Announced = {raw.rank: raw.communicators for raw in raws}
@@ -125,6 +125,8 @@ def _announced(run: Run, raws: list[RawRank]) -> Announced:
         ops = rank_path(run.directory, rank).with_suffix(".ops")
         if rank not in announced and ops.is_file():
             announced[rank] = read_communicators(ops)
+    announced, untold = announced_by_all(announced, run.representative_of, run.world)
+    notes += untold
     return announced
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from maya.launch.types import Run
 from maya.trace import TraceError, collate
+from maya.trace.split import unfold
 from maya.trace.types import Collective, Kernel, RecordKind
 
 
@@ -156,6 +157,61 @@ def test_members_that_never_announced_themselves_are_inferred(rank_writer: Any, 
     job = collate(run_of(tmp_path, (0, 0, 0, 0, 4, 4, 4, 4)))
     assert job.communicators[0].members == (0, 4)
     assert -1 in job.communicators[1].members  # one member known, nothing to tell the spacing
+
+
+Groups = list[tuple[int, ...]]
+
+
+def merged_early(writer: Any, directory: Path, early: list[Groups], late: list[Groups]) -> None:
+    """Four ranks that reduce in each kind of group; 1 and 3 stop before they make the late ones."""
+    for r in range(4):
+        rank = writer(r, 4)
+        kinds = early if r in (1, 3) else early + late
+        for index, groups in enumerate(kinds):
+            own = next(group for group in groups if r in group)
+            rank.communicator(index, f"{index}-{own}", len(own), own.index(r))
+
+        def iteration(rank: Any, count: int = len(kinds)) -> None:
+            for index in range(count):
+                rank.collective("all_reduce", index)
+
+        training(rank, iteration)
+        rank.write(directory)
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "folded"),
+    [
+        # The members of an earlier one.
+        ([[(0, 3), (2, 1)]], [[(0, 3), (2, 1)]], [((0, 3), (2, 1))] * 2),
+        ([[(0,), (1,), (2,), (3,)]], [[(0,), (1,), (2,), (3,)]] * 2, [((0,), (1,)), ((2,), (3,))] * 3),
+        # As far apart.
+        ([], [[(0, 2), (1, 3)]], [((0, 2), (1, 3))]),
+        # The same one.
+        ([], [[(0, 1, 2, 3)]], [((0, 1, 2, 3),)]),
+    ],
+)
+def test_ranks_merged_early_have_the_communicators_that_come_later(
+    rank_writer: Any, tmp_path: Path, early: list[Groups], late: list[Groups], folded: list[Groups]
+) -> None:
+    merged_early(rank_writer, tmp_path, early, late)
+    job = collate(run_of(tmp_path, (0, 0, 2, 2)))
+    assert sorted(c.all_members for c in job.communicators) == sorted(folded)
+    assert not any("unknown" in note for note in job.notes)
+    whole = unfold(job)
+    for rank in whole.ranks:
+        calls = rank.records["operation"][rank.records["kind"] == RecordKind.COLLECTIVE]
+        reduced = [whole.operations[number] for number in calls]
+        assert all(isinstance(op, Collective) and rank.rank in op.members for op in reduced)
+
+
+def test_communicators_that_cannot_be_told_of_ranks_merged_early_are_noted(
+    rank_writer: Any, tmp_path: Path
+) -> None:
+    merged_early(rank_writer, tmp_path, [], [[(0,), (1, 2, 3)]])
+    job = collate(run_of(tmp_path, (0, 0, 2, 2)))
+    (note,) = job.notes
+    assert "stopped as copies before they made" in note and "--ranks all" in note
 
 
 def test_disagreement_on_the_number_of_collectives_shows_the_numbers(

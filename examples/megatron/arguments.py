@@ -58,6 +58,11 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--num-layers-per-virtual-pipeline-stage", type=int)
     group.add_argument("--num-virtual-stages-per-pipeline-rank", type=int)
     group.add_argument("--no-overlap-p2p-communication", action="store_false", dest="overlap_p2p_comm")
+    group.add_argument("--scatter-gather-tensors-in-pipeline", action="store_true",
+                       help="each tensor rank sends its share of what a stage hands over, as with "
+                       "--sequence-parallel")  # fmt: skip
+    group.add_argument("--no-async-tensor-model-parallel-allreduce", action="store_false",
+                       dest="async_tensor_model_parallel_allreduce")  # fmt: skip
     group.add_argument("--context-parallel-size", type=int, default=1)
     group.add_argument("--sequence-parallel", action="store_true")
     group.add_argument("--use-distributed-optimizer", action="store_true")
@@ -101,6 +106,11 @@ def _training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-check-for-nan-in-loss-and-grad", action="store_false",
                        dest="check_for_nan_in_loss_and_grad")  # fmt: skip
     group.add_argument("--log-interval", type=int, default=100)
+    group.add_argument("--timing-log-level", type=int, default=0, choices=range(3),
+                       help="1: time the parts of an iteration; 2: each forward and backward pass as well. Starting "
+                       "and stopping a timer waits for the device.")  # fmt: skip
+    group.add_argument("--no-barrier-with-level-1-timing", action="store_false",
+                       dest="barrier_with_level_1_timing")  # fmt: skip
     group.add_argument("--seed", type=int, default=1234)
 
 
@@ -157,10 +167,13 @@ def _validate_parallelism(args: argparse.Namespace) -> None:
         )
     if args.sequence_parallel and tp == 1:
         args.sequence_parallel = False  # as Megatron does: there is nothing to split over
-    if args.sequence_parallel and args.seq_length % tp:
+    if tp == 1 or pp == 1 or args.sequence_parallel:
+        args.scatter_gather_tensors_in_pipeline = False
+    scatters = "--sequence-parallel" if args.sequence_parallel else "--scatter-gather-tensors-in-pipeline"
+    if (args.sequence_parallel or args.scatter_gather_tensors_in_pipeline) and args.seq_length % tp:
         raise ValueError(
             f"seq-length ({args.seq_length}) is not divisible by tensor-model-parallel-size ({tp}), "
-            "which --sequence-parallel needs"
+            f"which {scatters} needs"
         )
     if args.num_layers % pp:
         raise ValueError(

@@ -33,16 +33,22 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.timers import Timers
 from megatron.core.transformer import ModuleSpec, TransformerConfig
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
+from synchronous import ScatteredGPTModel, wait_for_input_gradients
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # What torchrun would set, for one GPU without it.
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
+
+# Parts of an iteration that every rank times, at --timing-log-level 1 and (passes) 2.
+TIMED = ["forward-backward", "forward-compute", "backward-compute", "all-grads-sync"]
+TIMED += ["optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params"]
 
 Batch = dict[str, torch.Tensor | None]
 
@@ -175,10 +181,11 @@ def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
     if args.apply_rope_fusion:
         fuse_rotary_embedding()
     stages = args.virtual_pipeline_model_parallel_size
+    model_type = ScatteredGPTModel if args.scatter_gather_tensors_in_pipeline else GPTModel
     chunks: list[torch.nn.Module] = []
     for stage in [None] if stages is None else range(stages):
         chunks.append(
-            GPTModel(
+            model_type(
                 config,
                 layers_spec(args, config, stage),
                 vocab_size=args.padded_vocab_size,
@@ -194,6 +201,9 @@ def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
         )
     for parameter in (p for chunk in chunks for p in chunk.parameters()):
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    if not args.async_tensor_model_parallel_allreduce:
+        for chunk in chunks:
+            wait_for_input_gradients(chunk)
     if parallel_state.get_data_parallel_rank() == 0:
         print(
             f"parameters on (tensor, pipeline) rank ({parallel_state.get_tensor_model_parallel_rank()}, "
@@ -277,6 +287,19 @@ def overlap_communication(
         config.param_sync_func = one_or_all([chunk.start_param_sync for chunk in model])
 
 
+def provide_timers(
+    args: argparse.Namespace, model: list[DistributedDataParallel], optimizer: MegatronOptimizer
+) -> Timers | None:
+    """Timers of the iteration's parts, which wait for the device: none unless asked for."""
+    if args.timing_log_level == 0:
+        return None
+    timers = Timers(args.timing_log_level, "minmax")
+    for config in (get_model_config(model[0]), optimizer.config):
+        config.timers = timers
+        config.barrier_with_L1_time = args.barrier_with_level_1_timing
+    return timers
+
+
 def one_or_all(functions: list[Callable[..., object]]) -> Callable[..., object] | list[Callable[..., object]]:
     return functions[0] if len(functions) == 1 else functions
 
@@ -356,7 +379,8 @@ def train_step(
         data_iterator=batches if len(model) > 1 else batches[0],
         model=model,
         num_microbatches=args.num_microbatches,
-        seq_length=args.seq_length,
+        seq_length=args.seq_length
+        // (args.tensor_model_parallel_size if args.scatter_gather_tensors_in_pipeline else 1),
         micro_batch_size=args.micro_batch_size,
         forward_only=False,
     )
@@ -387,6 +411,13 @@ def log(
         )
 
 
+def log_timers(args: argparse.Namespace, timers: Timers) -> None:
+    """The shortest and the longest time of each part over all ranks; every rank has to call it."""
+    lines = timers.get_all_timers_string(TIMED, normalizer=args.log_interval)
+    if args.rank == args.world_size - 1:
+        print(lines, flush=True)
+
+
 def main() -> None:
     args = parse_args()
     # With one hardware queue communication starts before the computation that follows it (Megatron-LM).
@@ -397,6 +428,7 @@ def main() -> None:
     model = build_model(args)
     optimizer, scheduler = build_optimizer(args, model)
     overlap_communication(args, model, optimizer)
+    timers = provide_timers(args, model, optimizer)
     batches = [mock_batches(args) for _ in model]
     for chunk in model:
         chunk.train()
@@ -408,6 +440,8 @@ def main() -> None:
             torch.cuda.synchronize()
             seconds = (time.perf_counter() - started) / args.log_interval
             log(args, iteration, losses, norm, seconds)
+            if timers is not None:
+                log_timers(args, timers)
             started = time.perf_counter()
     dist.destroy_process_group()
 

@@ -107,13 +107,32 @@ def _newer(row: Row) -> bool:
 
 
 def _software(row: Row) -> dict[str, Any]:
-    """What the framework of that source fuses: flags of Megatron-LM."""
+    """What the framework of that source fuses and waits for: flags of Megatron-LM."""
+    framework = row.text("framework")
     if _newer(row):
         return {"--attention-backend": "fused"}
-    if "functional test" in row.text("framework"):
+    if "functional test" in framework:
         return {"--no-gradient-accumulation-fusion": True}  # each test case's model_config.yaml says so
-    # Megatron-LM before 2022 and its DeepSpeed fork add each weight's gradient to what is there.
-    return {} if "Korthikanti" in row.text("framework") else {"--no-gradient-accumulation-fusion": True}
+    if "InternEvo" in framework:
+        return {"--no-gradient-accumulation-fusion": True}
+    # Megatron-LM until 2022 and its DeepSpeed fork time every forward and backward pass, waiting for the device around
+    # each (_Timer in megatron/global_vars.py); the tensor ranks of a stage each send a part of what it hands on; loss
+    # scaling finds what is not finite.
+    flags = {
+        "--timing-log-level": 2,
+        "--no-barrier-with-level-1-timing": True,
+        "--no-check-for-nan-in-loss-and-grad": True,
+    }
+    if row.text("seq_parallel").lower() != "true":
+        flags["--scatter-gather-tensors-in-pipeline"] = True
+    if "Korthikanti" in framework:
+        return flags
+    # Before 2022 each weight's gradient was added to what was there, and an input's was summed over the tensor ranks
+    # after it, not beside it (ColumnParallelLinear in megatron/mpu/layers.py).
+    return flags | {
+        "--no-gradient-accumulation-fusion": True,
+        "--no-async-tensor-model-parallel-allreduce": True,
+    }
 
 
 def _virtual_pipeline(row: Row) -> dict[str, Any]:

@@ -52,6 +52,21 @@ def test_megatron_with_tensor_and_pipeline_parallelism(predict):
     breakdown_sums(prediction)
 
 
+def test_megatron_as_it_was_before_2022(predict):
+    script, options = EXAMPLES / "megatron/pretrain_gpt.py", ["--gpus", "8"]
+    today = predict(options, script, *MEGATRON)
+    earlier = predict(
+        options, script, *MEGATRON, "--no-async-tensor-model-parallel-allreduce", "--timing-log-level", "2",
+        "--no-barrier-with-level-1-timing", "--scatter-gather-tensors-in-pipeline", "--log-interval", "1",
+    )  # fmt: skip
+    assert earlier["verdict"] == "FITS", earlier["message"]
+    sent, whole = (
+        {each["bytes"] for each in prediction["communication"] if each["collective"] == "send"}
+        for prediction in (earlier, today)
+    )
+    assert sent == {bytes / 2 for bytes in whole}  # of each rank: one of two shares
+
+
 def test_all_reports_are_written(maya, tmp_path):
     completed = maya(
         "predict", "--gpus", "2", "--json", "p.json", "--perfetto", "p.trace.json", "--html", "p.html",

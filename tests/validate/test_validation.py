@@ -49,6 +49,16 @@ def test_a_megatron_row_becomes_the_megatron_example(rows):
     assert "--sequence-parallel" not in flags(mapped)
 
 
+def test_a_row_has_what_its_megatron_of_that_year_waits_for(rows):
+    earlier, later, newest = (
+        flags(map_row(rows(MEGATRON.replace(",Megatron-LM,", f",{name},"))[0]))
+        for name in ("Megatron-LM 2021-04", "Megatron-LM (Korthikanti et al. 2022)", "NeMo/Megatron-Core")
+    )
+    assert [("--timing-log-level 2" in each) for each in (earlier, later, newest)] == [True, True, False]
+    exposed = "--no-async-tensor-model-parallel-allreduce"
+    assert [(exposed in each) for each in (earlier, later, newest)] == [True, False, False]
+
+
 def test_an_fsdp_row_becomes_the_fsdp_example_with_its_accumulation(rows):
     mapped = map_row(rows(FSDP)[0])
     assert isinstance(mapped, Mapped)

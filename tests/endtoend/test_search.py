@@ -97,3 +97,46 @@ def test_a_full_disk_stops_a_search_cleanly_and_it_resumes_when_there_is_room(
     again = maya_search("--resume", out, "--no-cache")
     assert again.returncode == 0, again.stdout + again.stderr
     assert verdicts(out) == ["FITS", "FITS"]
+
+
+BUSY_SCRIPT = """
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--turn", type=int, default=0)
+parser.parse_args()
+layers = [torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.ReLU()) for _ in range(24)]
+model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(8192, 2048, device="cuda", dtype=torch.bfloat16)
+while True:
+    optimizer.zero_grad()
+    model(data).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_trial_takes_as_long_alone_as_beside_three_others(
+    maya: Callable[..., Any],
+    maya_search: Callable[..., Any],
+    script: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    busy = script(BUSY_SCRIPT)
+    assert maya("trace", "--out", "alone", "--", busy).returncode == 0
+
+    def alone(*what_if: str) -> float:
+        assert maya("simulate", "alone", *what_if, "--json", "alone.json").returncode == 0
+        return float(json.loads((tmp_path / "alone.json").read_text())["iteration_time_s"])
+
+    undisturbed = alone()
+    # The device hides this script's host time, but not three times of it, as four ranks on a core would take.
+    assert alone("--scale", "host=3") > 1.1 * undisturbed
+    knobs = "knobs:\n  turn: {flag: --turn, values: [1, 2, 3, 4]}\n"
+    (tmp_path / "space.yaml").write_text(
+        "cluster: dgx-h100\ngpus: 1\n" + knobs + "search: {algorithm: grid}\n"
+    )
+    done = maya_search("--space", "space.yaml", "--out", "out", "--concurrency", "4", "--no-cache", busy)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (tmp_path / "out" / "journal.jsonl").read_text().splitlines()[1:]
+    beside = [json.loads(line)["prediction"]["iteration_time_s"] for line in lines]
+    assert beside == pytest.approx([undisturbed] * 4, rel=0.02)

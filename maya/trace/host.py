@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Other processes of this machine only ever add to a call's time: caches gone cold, a core shared, its other thread
-# busy. The low end of many like calls is what they cost alone.
-_UNDISTURBED = 0.1
-_ENOUGH = 8  # calls alike; of fewer, each keeps its own time
+# busy. The least of many like calls is what they cost alone; of the same job recorded again and again it varies half as
+# much as their lowest tenth. The least of few lies above it, as far as that of as few of many does.
+_MANY = 256
+_ENOUGH = 8  # calls alike; of fewer, each keeps its own time, less what disturbs a call alone
+_FEWER = np.array([1, 2, 4, 8, 16, 32, 64, 128, _MANY])
 _SAMPLES = 4_000_000  # calls looked at, spread evenly over ranks; more tell nothing new
 _STRIDE = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 
@@ -28,10 +30,12 @@ def calls_alike(kind: NDArray[np.integer], operation: NDArray[np.integer]) -> ND
 
 @dataclass(frozen=True)
 class UndisturbedTimes:
-    """The lowest tenth's host time of calls that are alike."""
+    """What calls that are alike cost the host alone."""
 
     alike: NDArray[np.int64]  # [kinds] ascending
     host_ns: NDArray[np.int64]  # [kinds]
+    enough: NDArray[np.bool_]  # [kinds] there are enough of them to tell
+    disturbed: float  # a call's usual time over what it costs alone
 
     @staticmethod
     def of(samples: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> UndisturbedTimes:
@@ -41,15 +45,32 @@ class UndisturbedTimes:
         host_ns = np.concatenate([times[-share:] for _, times in samples]).astype(np.int64)
         order = np.lexsort((host_ns, alike))
         kinds, first, count = np.unique(alike[order], return_index=True, return_counts=True)
-        low = host_ns[order][first + (_UNDISTURBED * (count - 1)).astype(np.int64)]
-        known = count >= _ENOUGH
-        return UndisturbedTimes(kinds[known], low[known])
+        above = _least_of_fewer(host_ns[order], first, count)
+        least = host_ns[order][first] / np.interp(np.log(count), np.log(_FEWER), above)
+        return UndisturbedTimes(kinds, least.astype(np.int64), count >= _ENOUGH, float(above[0]))
 
     def applied(self, alike: NDArray[np.int64], host_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[records] `host_ns`, where known what their like cost undisturbed."""
+        """[records] What their like cost alone."""
         if not len(self.alike):
             return host_ns
         place = np.searchsorted(self.alike, alike).clip(max=len(self.alike) - 1)
-        known = self.alike[place] == alike
-        result: NDArray[np.int64] = np.where(known, self.host_ns[place], host_ns).astype(host_ns.dtype)
-        return result
+        told = (self.alike[place] == alike) & self.enough[place]
+        result: NDArray[np.int64] = np.where(told, self.host_ns[place], host_ns / self.disturbed)
+        return result.astype(host_ns.dtype)
+
+
+def _least_of_fewer(
+    ascending: NDArray[np.int64], first: NDArray[np.int64], count: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[_FEWER] How far the least of so few calls lies above the least of all, over the kinds of which there are many.
+
+    `ascending` [records] holds the times of one kind after another, each from `first` on, `count` long. The least of n
+    is expected where one of n + 1 lies below.
+    """
+    many = count >= _MANY
+    first, count = first[many], count[many]
+    total = float((ascending[first] * count).sum())
+    if total == 0:
+        return np.ones(len(_FEWER))
+    least_of = [(ascending[first + (count - 1) // (n + 1)] * count).sum() for n in _FEWER]
+    return np.array([*least_of[:-1], total]) / total

@@ -40,6 +40,22 @@ def test_a_rare_call_keeps_its_own_time():
     assert list(alone(np.array([7, 9000, 8]), np.array([0, 1, 2]))) == [7, 9000, 8]
 
 
+def test_a_rare_call_is_as_disturbed_as_frequent_ones_are():
+    operation = np.array([0, *([1] * 600)])
+    host = np.array([900, *([10, 30, 30] * 200)])  # most take three times what they cost alone
+    times = alone(host, operation)
+    assert times[0] == 300
+    assert set(times[2:]) == {10}
+
+
+def test_the_least_of_few_lies_above_the_least_of_many():
+    operation = np.array([0, *([1] * 900), *([2] * 9)])
+    seldom = [10] * 45 + [20] * 855  # of nine, the least is expected to be 20
+    times = alone(np.array([0, *seldom, *([40] * 9)]), operation)
+    assert set(times[2:901]) == {10}
+    assert set(times[903:]) == {20}
+
+
 def test_no_call_at_all():
     nothing = np.empty(0, np.int64)
     assert len(alone(nothing, nothing)) == 0

@@ -35,12 +35,15 @@ def searched(directory: Path, name: str, *options: str) -> pd.DataFrame:
             Path(sys.executable).parent / "maya-search",
             *(["--resume", out] if out.exists() else start),
         ]
-        subprocess.run(command, env={**os.environ, "MAYA_CACHE": str(directory / "cache")}, check=True)
+        environment = {**os.environ, "MAYA_CACHE": str(directory / "cache")}
+        subprocess.run(
+            command, env=environment, cwd=directory, check=True
+        )  # the cache knows where a script ran
     return pd.read_csv(out / "trials.csv")
 
 
 def main() -> None:
-    directory = Path(sys.argv[1])
+    directory = Path(sys.argv[1]).resolve()
     directory.mkdir(parents=True, exist_ok=True)
     text = SPACE.read_text()
     stop = next(line for line in text.splitlines() if line.startswith("stop:"))

@@ -15,6 +15,7 @@ import platform
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -46,7 +47,10 @@ from maya.search.driver import Search  # noqa: E402
 from maya.search.types import Assignment, Judge, JudgeFactory, Outcome  # noqa: E402
 from maya.simulate.types import Prediction  # noqa: E402
 
-_RETRIES = 4  # of a trial whose worker died
+_RETRIES = 4  # of a trial whose worker died, at once
+# Times that this is done: for as long as a node's death is not known, what is sent there dies in no time.
+_ROUNDS = 2
+_PAUSE_SECONDS = 2.0  # before each but the first
 _OBJECT_STORE_BYTES = 100 * 2**20  # assignments and outcomes are small
 
 
@@ -111,16 +115,22 @@ class _SearchAdapter(Searcher):
     def __init__(self, search: Search) -> None:
         super().__init__()
         self._search = search
-        self._numbers: dict[str, int] = {}  # Tune's trial id -> ours
+        self._given: dict[str, Assignment] = {}  # by Tune's trial id
+        self._again: list[Assignment] = []  # their workers died
+        self._rounds: Counter[int] = Counter()  # of each trial whose workers died
         self.failure: OSError | None = None  # ends the search; Tune goes on after what a searcher raises
 
     def suggest(self, trial_id: str) -> Any:
         if self.failure is not None:
             return Searcher.FINISHED
-        assignment = self._search.next()
+        if self._again:
+            time.sleep(_PAUSE_SECONDS)
+            assignment: Assignment | None = self._again.pop(0)
+        else:
+            assignment = self._search.next()
         if assignment is None:
             return Searcher.FINISHED if self._search.ended else None
-        self._numbers[trial_id] = assignment.trial
+        self._given[trial_id] = assignment
         return {"assignment": asdict(assignment)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -129,22 +139,26 @@ class _SearchAdapter(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        number = self._numbers.pop(trial_id, None)
-        if number is None:
+        assignment = self._given.pop(trial_id, None)
+        if assignment is None:
             return
         try:
-            self._finish(number, None if error else result)
+            self._finish(assignment, None if error else result)
         except OSError as failure:
             self.failure = failure
 
-    def _finish(self, number: int, result: dict[str, Any] | None) -> None:
+    def _finish(self, assignment: Assignment, result: dict[str, Any] | None) -> None:
         if result and "no_room" in result:
             raise OSError(errno.ENOSPC, result["no_room"])  # says nothing of the configuration
-        if not result or "outcome" not in result:
-            message = f"the worker that ran it died {1 + _RETRIES} times"
-            self._search.finish(number, Outcome("FAILED", {"verdict": "FAILED", "message": message}))
+        if result and "outcome" in result:
+            self._search.finish(assignment.trial, Outcome(**json.loads(result["outcome"])))
             return
-        self._search.finish(number, Outcome(**json.loads(result["outcome"])))
+        self._rounds[assignment.trial] += 1
+        if self._rounds[assignment.trial] < _ROUNDS:
+            self._again.append(assignment)
+            return
+        message = f"the worker that ran it died {_ROUNDS * (1 + _RETRIES)} times"
+        self._search.finish(assignment.trial, Outcome("FAILED", {"verdict": "FAILED", "message": message}))
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles its searcher for a restore of its own, which nothing here uses."""

@@ -73,20 +73,21 @@ def announced_by_all(
     untold: Counter[str] = Counter()
     for rank, indices in late.items():
         representative = representative_of[rank]
+        own, other = announced[rank], announced[representative]
+        pairs = [(instances[own[k].id].members, instances[other[k].id].members) for k in own if k in other]
         given: Counter[tuple[int, ...]] = Counter()
         for index in indices:
-            theirs = announced[representative][index]
-            members = _counterpart(rank, representative, index, announced, instances, representative_of)
+            theirs = instances[other[index].id].members
+            members = _counterpart(rank, representative, theirs, pairs, representative_of)
             if members is None:
-                untold[f"communicator {index} of rank {representative} and {theirs.size - 1} others"] += 1
+                untold[f"communicator {index} of rank {representative} and {len(theirs) - 1} others"] += 1
                 continue
             there = [
                 i for i in instances.values() if rank not in i.local_index and _may_be(i.members, members)
             ]
             name = there[given[members]].id if given[members] < len(there) else f"{members} {given[members]}"
             given[members] += 1
-            place = members.index(rank)
-            result[rank][index] = LocalCommunicator(name, theirs.size, place, members)
+            result[rank][index] = LocalCommunicator(name, len(members), members.index(rank), members)
     notes = [
         f"{count} ranks stopped as copies before they made {what}: who its members are there is unknown, and "
         "it counts once; --ranks all tells"
@@ -103,20 +104,15 @@ def _may_be(known: Sequence[int], members: Sequence[int]) -> bool:
 def _counterpart(
     rank: int,
     representative: int,
-    index: int,
-    announced: Announced,
-    instances: dict[str, Instance],
+    theirs: Sequence[int],
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     representative_of: Sequence[int],
 ) -> tuple[int, ...] | None:
-    """Members, in order, of the communicator that `rank` would have as number `index`."""
-    theirs = instances[announced[representative][index].id].members
+    """Members, in order, of the communicator that `rank` would have where its representative's has `theirs`; `pairs`
+    are the members of the earlier ones of both."""
     if rank in theirs and -1 not in theirs:
         return tuple(theirs)
-    earlier = {
-        tuple(instances[local.id].members)
-        for number, local in announced[rank].items()
-        if _may_be(theirs, instances[announced[representative][number].id].members)
-    }
+    earlier = {tuple(own) for own, other in pairs if _may_be(theirs, other)}
     if len(earlier) == 1:
         (own,) = earlier
         return own if -1 not in own else None

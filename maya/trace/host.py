@@ -45,8 +45,9 @@ class UndisturbedTimes:
         host_ns = np.concatenate([times[-share:] for _, times in samples]).astype(np.int64)
         order = np.lexsort((host_ns, alike))
         kinds, first, count = np.unique(alike[order], return_index=True, return_counts=True)
-        above = _least_of_fewer(host_ns[order], first, count)
-        least = host_ns[order][first] / np.interp(np.log(count), np.log(_FEWER), above)
+        ascending = host_ns[order]
+        above = _least_of_fewer(ascending, first, count)
+        least = ascending[first] / np.interp(np.log(count), np.log(_FEWER), above)
         return UndisturbedTimes(kinds, least.astype(np.int64), count >= _ENOUGH, float(above[0]))
 
     def applied(self, alike: NDArray[np.int64], host_ns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -72,5 +73,5 @@ def _least_of_fewer(
     total = float((ascending[first] * count).sum())
     if total == 0:
         return np.ones(len(_FEWER))
-    least_of = [(ascending[first + (count - 1) // (n + 1)] * count).sum() for n in _FEWER]
-    return np.array([*least_of[:-1], total]) / total
+    least_of = [(ascending[first + (count - 1) // (n + 1)] * count).sum() for n in _FEWER[:-1]]
+    return np.array([*least_of, total]) / total

@@ -111,10 +111,10 @@ def _software(row: Row) -> dict[str, Any]:
     framework = row.text("framework")
     if _newer(row):
         return {"--attention-backend": "fused"}
-    if "functional test" in framework:
-        return {"--no-gradient-accumulation-fusion": True}  # each test case's model_config.yaml says so
-    if "InternEvo" in framework:
-        return {"--no-gradient-accumulation-fusion": True}
+    unfused = {"--no-gradient-accumulation-fusion": True}
+    # Each functional test's model_config.yaml says so.
+    if "functional test" in framework or "InternEvo" in framework:
+        return unfused
     # Megatron-LM until 2022 and its DeepSpeed fork time every forward and backward pass, waiting for the device around
     # each (_Timer in megatron/global_vars.py); the tensor ranks of a stage each send a part of what it hands on; loss
     # scaling finds what is not finite.
@@ -129,10 +129,7 @@ def _software(row: Row) -> dict[str, Any]:
         return flags
     # Before 2022 each weight's gradient was added to what was there, and an input's was summed over the tensor ranks
     # after it, not beside it (ColumnParallelLinear in megatron/mpu/layers.py).
-    return flags | {
-        "--no-gradient-accumulation-fusion": True,
-        "--no-async-tensor-model-parallel-allreduce": True,
-    }
+    return flags | unfused | {"--no-async-tensor-model-parallel-allreduce": True}
 
 
 def _virtual_pipeline(row: Row) -> dict[str, Any]:

@@ -36,9 +36,8 @@ def searched(directory: Path, name: str, *options: str) -> pd.DataFrame:
             *(["--resume", out] if out.exists() else start),
         ]
         environment = {**os.environ, "MAYA_CACHE": str(directory / "cache")}
-        subprocess.run(
-            command, env=environment, cwd=directory, check=True
-        )  # the cache knows where a script ran
+        # One directory for both: the cache tells jobs apart by where they ran.
+        subprocess.run(command, env=environment, cwd=directory, check=True)
     return pd.read_csv(out / "trials.csv")
 
 

@@ -13,6 +13,7 @@ MAGIC: Final = b"MAYATRC1"
 FLAG_BLOCKING: Final = 1
 FLAG_GRAPH: Final = 2
 KIND_COLLECTIVE: Final = 3
+KIND_STEP: Final = 11
 
 # maya::Record, 64 bytes.
 RAW_RECORD = np.dtype(

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from maya.launch.layout import HEADER, HEADER_BYTES, KIND_COLLECTIVE, RAW_RECORD, rank_path
+from maya.launch.layout import HEADER, HEADER_BYTES, KIND_COLLECTIVE, KIND_STEP, RAW_RECORD, rank_path
 
 
 @dataclass(frozen=True)
 class Observed:
     hash: int  # rolling hash of the iteration's device calls
-    calls: int  # all device calls so far
+    calls: int  # device calls of that iteration; those before depend on what a compiler found in its cache
     transfers: frozenset[int] = (
         frozenset()
     )  # families (topology.py) on which it sent to or received from one peer
@@ -32,7 +32,9 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     used = frozenset(
         families[index] for index in np.unique(records["arg"][transfers]).tolist() if index in families
     )
-    return Observed(int(records["hash"][-1]) if segment_hash is None else segment_hash, count, used)
+    steps = np.flatnonzero(records["kind"] == KIND_STEP)
+    calls = count - (int(steps[-2]) + 1 if len(steps) > 1 else 0)
+    return Observed(int(records["hash"][-1]) if segment_hash is None else segment_hash, calls, used)
 
 
 def _families(table: Path) -> dict[int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import json
 import logging
 import os
@@ -47,10 +48,10 @@ from maya.search.driver import Search  # noqa: E402
 from maya.search.types import Assignment, Judge, JudgeFactory, Outcome  # noqa: E402
 from maya.simulate.types import Prediction  # noqa: E402
 
-_RETRIES = 4  # of a trial whose worker died, at once
-# Times that this is done: for as long as a node's death is not known, what is sent there dies in no time.
-_ROUNDS = 2
-_PAUSE_SECONDS = 2.0  # before each but the first
+_DEATHS = 5  # of workers, after which their trial has failed
+# Before a trial whose worker died is tried again, twice as long each time: for as long as a node's death is not known,
+# what is sent there dies in no time.
+_PAUSE_SECONDS = 0.5
 _OBJECT_STORE_BYTES = 100 * 2**20  # assignments and outcomes are small
 
 
@@ -72,7 +73,6 @@ def run_search(search: Search, judges: JudgeFactory, concurrency: int, address: 
                 storage_path=scratch,
                 name="search",
                 verbose=0,
-                failure_config=tune.FailureConfig(max_failures=_RETRIES),
             ),
         )
         tuner.fit()
@@ -116,22 +116,24 @@ class _SearchAdapter(Searcher):
         super().__init__()
         self._search = search
         self._given: dict[str, Assignment] = {}  # by Tune's trial id
-        self._again: list[Assignment] = []  # their workers died
-        self._rounds: Counter[int] = Counter()  # of each trial whose workers died
+        # When to try a trial whose worker died again; its number, as no two fall due together.
+        self._again: list[tuple[float, int, Assignment]] = []
+        self._deaths: Counter[int] = Counter()  # of workers, by trial
         self.failure: OSError | None = None  # ends the search; Tune goes on after what a searcher raises
 
     def suggest(self, trial_id: str) -> Any:
         if self.failure is not None:
             return Searcher.FINISHED
-        if self._again:
-            time.sleep(_PAUSE_SECONDS)
-            assignment: Assignment | None = self._again.pop(0)
-        else:
-            assignment = self._search.next()
+        assignment = self._next()
         if assignment is None:
             return Searcher.FINISHED if self._search.ended else None
         self._given[trial_id] = assignment
         return {"assignment": asdict(assignment)}
+
+    def _next(self) -> Assignment | None:
+        if self._again and self._again[0][0] <= time.monotonic() and not self._search.ended:
+            return heapq.heappop(self._again)[2]
+        return self._search.next()
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """A trial has one result, its last."""
@@ -153,11 +155,12 @@ class _SearchAdapter(Searcher):
         if result and "outcome" in result:
             self._search.finish(assignment.trial, Outcome(**json.loads(result["outcome"])))
             return
-        self._rounds[assignment.trial] += 1
-        if self._rounds[assignment.trial] < _ROUNDS:
-            self._again.append(assignment)
+        self._deaths[assignment.trial] += 1
+        if (deaths := self._deaths[assignment.trial]) < _DEATHS:
+            pause = _PAUSE_SECONDS * 2 ** (deaths - 1)
+            heapq.heappush(self._again, (time.monotonic() + pause, assignment.trial, assignment))
             return
-        message = f"the worker that ran it died {_ROUNDS * (1 + _RETRIES)} times"
+        message = f"the worker that ran it died {_DEATHS} times"
         self._search.finish(assignment.trial, Outcome("FAILED", {"verdict": "FAILED", "message": message}))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Run by tests as a process that can be killed: a search of the synthetic space in DIR.
 
 usage: search_program.py DIR inline|ray [SECONDS a trial [ADDRESS of a Ray cluster]]
-Prints the best trial, and how many there were.
+Prints the best trial, and how many there were. Whoever judges the arguments in DIR/deadly is killed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -24,10 +25,14 @@ from maya.simulate.types import Prediction
 
 
 def main(directory: Path, runner: str, seconds: float = 0.0, address: str | None = None) -> None:
+    deadly = directory / "deadly"
+
     def judge(assignment: Assignment) -> Prediction:
         with (directory / "judged").open("a") as judged:
             judged.write(f"{' '.join(assignment.argv)}\n")
         (directory / "worker").write_text(str(os.getpid()))
+        if deadly.exists() and deadly.read_text() == " ".join(assignment.argv):
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(seconds)
         return analytic(assignment)
 

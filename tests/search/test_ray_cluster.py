@@ -84,6 +84,20 @@ def test_a_node_that_dies_loses_only_what_it_ran(tmp_path: Path, cluster: Any) -
     nothing_is_lost_or_repeated(directory, in_flight=1)  # the one that the node took with it
 
 
+def test_a_trial_that_kills_each_worker_fails_and_the_others_go_on(tmp_path: Path, cluster: Any) -> None:
+    undisturbed(tmp_path / "undisturbed")
+    judged = (tmp_path / "undisturbed" / "judged").read_text().splitlines()
+    directory = tmp_path / "search"
+    directory.mkdir()
+    (directory / "deadly").write_text(judged[3])
+    command = [sys.executable, "-P", str(PROGRAM), str(directory), "ray", "0.1", cluster.address]
+    subprocess.run(command, check=True, timeout=240)
+    (failed,) = [line for line in records(directory) if line["verdict"] == "FAILED"]
+    deaths = (directory / "judged").read_text().splitlines().count(judged[3])
+    assert failed["prediction"]["message"] == f"the worker that ran it died {deaths} times"
+    assert len(records(directory)) > len(judged) / 2
+
+
 class Victims:
     """A search on a cluster, its workers and its nodes, to be killed one at a time."""
 

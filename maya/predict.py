@@ -133,7 +133,7 @@ class Trust:
         if run.status != "traced":
             return run
         if not steady:
-            self._steady = self._steady + 1 if (run.steady, run.period) == ((1, 3), 1) else 0
+            self._steady = self._steady + 1 if (run.steady[0], run.period) == (1, 1) else 0
         else:
             run = run.with_note(f"its second iteration is taken as steady without a third, {_AS_BEFORE}")
         if job.launching == "representatives":

@@ -8,20 +8,10 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+from maya.launch.compiler import COMPILER
+
 # Always warm: every script that Maya runs needs them. Optimizers import torch._dynamo at their first use.
 ALWAYS = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch._dynamo")
-
-# What torch.compile imports when it decorates (the first) and when it compiles.
-COMPILER = (
-    "torch._inductor.compile_fx",
-    "torch._inductor.codegen.triton",
-    "torch._inductor.async_compile",
-    "torch._inductor.runtime.triton_heuristics",
-    "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.fx_passes.pad_mm",
-    "sympy.combinatorics",
-    "triton.compiler.code_generator",
-)
 
 
 def heavy_imports(script: Path) -> list[str]:

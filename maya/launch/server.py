@@ -15,11 +15,10 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 from maya.launch import operators
-from maya.launch.imports import COMPILER
+from maya.launch.compiler import ChooseUntimed, hash_compiler, with_compiler
 from maya.launch.readings import READINGS
 
 # Modules that look at these while they are imported must be imported by each rank itself.
@@ -136,7 +135,7 @@ def warm(modules: list[str]) -> dict[str, Any]:
     imported: list[str] = []
     watched.__getitem__ = watch  # type: ignore[method-assign]
     try:
-        for module in _with_compiler(modules):
+        for module in with_compiler(modules):
             read.clear()
             try:
                 importlib.import_module(module)
@@ -145,7 +144,7 @@ def warm(modules: list[str]) -> dict[str, Any]:
             (rank_dependent if read else imported).append(module)
     finally:
         watched.__getitem__ = original  # type: ignore[method-assign]
-    _hash_compiler()
+    hash_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
     if torch:
@@ -155,22 +154,9 @@ def warm(modules: list[str]) -> dict[str, Any]:
     return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
 
 
-def _with_compiler(modules: list[str]) -> Iterator[str]:
-    """`modules`, and the rest of PyTorch's compiler where one of them has brought a part."""
-    yield from modules
-    if COMPILER[0] in sys.modules:
-        yield from COMPILER
-
-
-def _hash_compiler() -> None:
-    """PyTorch's sources, by which its compiler keys its caches: once, not at every rank's first torch.compile."""
-    codecache = sys.modules.get("torch._inductor.codecache")
-    if key := getattr(codecache, "torch_key", None):
-        key()
-
-
 def main() -> None:
     READINGS.watch()
+    ChooseUntimed().install()
     connection = socket.socket(fileno=int(sys.argv[1]))
     Server(connection).serve()
 

@@ -23,6 +23,14 @@ def steady_period(hashes: Sequence[Sequence[int]], iterations: int) -> int | Non
     return None
 
 
+def repetitions(hashes: Sequence[Sequence[int]], period: int) -> int:
+    """How often in a row the last `period` segments of every rank's stream have been seen, the first one left out."""
+    count = 1
+    while steady_period(hashes, count + 1) == period:
+        count += 1
+    return count
+
+
 def _repeats(tail: Sequence[int], period: int) -> bool:
     return all(tail[at] == tail[at - period] for at in range(period, len(tail)))
 

@@ -21,7 +21,7 @@ from maya.launch.layout import HEADER, rank_path
 from maya.launch.observed import observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
-from maya.launch.steady import classes, steady_period
+from maya.launch.steady import classes, repetitions, steady_period
 from maya.launch.types import Job, OutOfMemory, Run
 
 POLL_SECONDS = 0.002
@@ -29,6 +29,10 @@ LOOK_SECONDS = 0.5  # between looks at whether ranks still work
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
 STEADY_ITERATIONS = 2
 MERGED_AGAIN_AT = 2  # optimizer steps
+# An interpreter's first iterations are slower than those of a job that runs for days, and few calls tell little of
+# what each costs undisturbed: short iterations are repeated, up to so many steps or for so long.
+WARM_STEPS = 9
+WARM_SECONDS = 1.0
 _RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trace_file.cpp)
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 
@@ -70,6 +74,7 @@ class Watch:
         self.batches = plan.batches()
         self.planned = False  # every rank has its representative
         self.first_iteration_tells = False
+        self.warm_at: float | None = None  # time.monotonic(); from the first step on
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()
@@ -135,16 +140,17 @@ class Watch:
     def _at_step(self) -> Run | None:
         """Every running rank waits at the same optimizer step."""
         steps = self.control.step_limit
+        self.warm_at = self.warm_at or time.monotonic() + WARM_SECONDS
         if steps == MERGED_AGAIN_AT and self.plan.merges:
             self._merge_again()
         hashes = [self.control.segment_hashes(rank) for rank in sorted(self.crew.running)]
         period = steady_period(hashes, self.wanted)
-        if period is not None:
-            return self._traced((steps - period * self.wanted, steps), period)
+        if period is not None and (steps + period > WARM_STEPS or time.monotonic() >= self.warm_at):
+            return self._traced((steps - period * repetitions(hashes, period), steps), period)
         if steps >= LAST_STEP:
             note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
             return self._traced((steps - 1, steps), 1, note)
-        self.control.step_limit = steps + 1
+        self.control.step_limit = steps + (period or 1)
         return None
 
     def _merge_again(self) -> None:
@@ -181,10 +187,13 @@ class Watch:
                 "traced", notes=("the script took no optimizer step: its whole run is one iteration",)
             )
         hashes = [self.control.segment_hashes(rank)[:steps] for rank in survivors]
-        for wanted in range(self.wanted - 1, 0, -1):
+        ended = f"the script ended after {steps} optimizer steps: its last iteration stands for all"
+        for wanted in range(self.wanted, 0, -1):
             if steps > 1 and (period := steady_period(hashes, wanted)) is not None:
-                note = f"the script ended after {steps} optimizer steps: its last iteration stands for all"
-                return self._traced((steps - period * wanted, steps), period, note)
+                seen = repetitions(hashes, period)
+                return self._traced(
+                    (steps - period * seen, steps), period, ended if seen < self.wanted else ""
+                )
         note = "the script ended after one optimizer step, so its initialisation is part of the iteration"
         return self._traced((0, steps), steps, note)
 

@@ -61,7 +61,7 @@ def collate(run: Run) -> JobTrace:
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
     calls = _device_calls(traced)
-    undisturbed = UndisturbedTimes.of([(each.alike, each.raw.records["host_ns"]) for each in calls])
+    undisturbed = UndisturbedTimes.of([_samples(each, run) for each in calls])
     raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
     del calls
     representatives = [raw.rank for raw in raws]
@@ -165,6 +165,15 @@ def _device_calls_of(raw: RawRank, content: ContentTable) -> _Calls:
     kept["host_ns"] = np.diff(np.cumsum(raw.records["host_ns"])[rows], prepend=np.uint64(0))
     calls = replace(raw, records=kept)
     return _Calls(raw, calls, calls_alike(kept["kind"], content.numbers(calls)))
+
+
+def _samples(calls: _Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(alike, host_ns) of the calls that tell what a steady one costs: none of the first step where there are more.
+    What compilers time there, in loops of hundreds of calls, is like no other."""
+    records = calls.raw.records
+    steps = np.flatnonzero(records["kind"] == RecordKind.STEP)
+    start = int(steps[0]) + 1 if run.steady[0] > 0 and len(steps) else 0
+    return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
 
 
 def _cut_by_period(calls: _Calls, notes: list[str]) -> _Cut:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 # busy. The least of many like calls is what they cost alone; of the same job recorded again and again it varies half as
 # much as their lowest tenth. The least of few lies above it, as far as that of as few of many does.
 _MANY = 256
+_EACH = 8  # calls for each of those few, at the least, to tell how far
 _ENOUGH = 8  # calls alike; of fewer, each keeps its own time, less what disturbs a call alone
-_FEWER = np.array([1, 2, 4, 8, 16, 32, 64, 128, _MANY])
+_FEWER = 2 ** np.arange(9)  # 1 to _MANY
 _SAMPLES = 4_000_000  # calls looked at, spread evenly over ranks; more tell nothing new
 _STRIDE = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 
@@ -42,7 +43,7 @@ class UndisturbedTimes:
         """From (alike, host_ns), both [records], of any number of ranks and iterations."""
         share = _SAMPLES // max(len(samples), 1)
         alike = np.concatenate([kinds[-share:] for kinds, _ in samples])
-        host_ns = np.concatenate([times[-share:] for _, times in samples]).astype(np.int64)
+        host_ns = np.concatenate([times[-share:] for _, times in samples])
         order = np.lexsort((host_ns, alike))
         kinds, first, count = np.unique(alike[order], return_index=True, return_counts=True)
         ascending = host_ns[order]
@@ -63,15 +64,18 @@ class UndisturbedTimes:
 def _least_of_fewer(
     ascending: NDArray[np.int64], first: NDArray[np.int64], count: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """[_FEWER] How far the least of so few calls lies above the least of all, over the kinds of which there are many.
+    """[_FEWER] How far the least of so few calls lies above the least of _MANY, as the kinds of which there are enough
+    tell it for each doubling; 1 where none does.
 
     `ascending` [records] holds the times of one kind after another, each from `first` on, `count` long. The least of n
     is expected where one of n + 1 lies below.
     """
-    many = count >= _MANY
-    first, count = first[many], count[many]
-    total = float((ascending[first] * count).sum())
-    if total == 0:
-        return np.ones(len(_FEWER))
-    least_of = [(ascending[first + (count - 1) // (n + 1)] * count).sum() for n in _FEWER[:-1]]
-    return np.array([*least_of, total]) / total
+    above = np.ones(len(_FEWER))
+    for at in reversed(range(len(_FEWER) - 1)):
+        fewer = int(_FEWER[at])
+        enough = count >= min(_EACH * fewer, _MANY)
+        least, least_of_twice = (
+            (ascending[first + (count - 1) // (of + 1)] * count)[enough].sum() for of in (fewer, 2 * fewer)
+        )
+        above[at] = above[at + 1] * (least / least_of_twice if least_of_twice else 1.0)
+    return above

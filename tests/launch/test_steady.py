@@ -3,9 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maya.launch.steady import MAX_PERIOD, classes, steady_period
+from maya.launch.steady import MAX_PERIOD, classes, repetitions, steady_period
 
 HASHES = st.integers(0, 2**64 - 1)
+
+
+def test_repetitions_are_counted_from_the_end_and_without_the_first_segment():
+    assert repetitions([[7, 7, 7, 7]], 1) == 3
+    assert repetitions([[1, 2, 7, 7], [3, 3, 3, 3]], 1) == 2
+    assert repetitions([[0, 1, 2, 1, 2, 1, 2]], 2) == 3
 
 
 def test_two_equal_segments_after_the_first_are_steady():

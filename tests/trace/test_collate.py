@@ -48,6 +48,24 @@ def test_host_time_is_the_median_of_equal_iterations(rank_writer: Any, tmp_path:
     assert job.iterations_recorded == 3
 
 
+def test_what_a_compiler_times_before_the_first_step_tells_nothing_of_host_time(
+    rank_writer: Any, tmp_path: Path
+) -> None:
+    times = []
+    for timed in (0, 600):
+        rank = rank_writer()
+        for at in range(timed):
+            rank.kernel("candidate", host_ns=10 if at % 100 == 0 else 40)
+        rank.step()
+        for _ in range(10):
+            rank.kernel("a", host_ns=1000)
+            rank.step()
+        rank.write(tmp_path)
+        job = collate(run_of(tmp_path, (0,), (1, 11)))
+        times.append(job.ranks[0].records["host_ns"].tolist())
+    assert times[0] == times[1]
+
+
 def test_iteration_of_two_steps(rank_writer: Any, tmp_path: Path) -> None:
     rank = rank_writer()
     for _ in range(3):

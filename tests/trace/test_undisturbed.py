@@ -56,6 +56,13 @@ def test_the_least_of_few_lies_above_the_least_of_many():
     assert set(times[903:]) == {20}
 
 
+def test_kinds_of_which_there_are_not_many_tell_it_as_far_as_they_go():
+    operation = np.array([0, *([1] * 65)])  # after the first, 64 alike
+    times = alone(np.array([900, 7, *([10, 30, 30, 30] * 16)]), operation)
+    assert times[0] == 300
+    assert set(times[2:]) == {10}
+
+
 def test_no_call_at_all():
     nothing = np.empty(0, np.int64)
     assert len(alone(nothing, nothing)) == 0

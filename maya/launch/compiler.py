@@ -1,0 +1,81 @@
+"""PyTorch's compiler where devices are virtual: imported and hashed once for all ranks, and choosing without timing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+# What torch.compile imports when it decorates (the first) and when it compiles.
+COMPILER = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.triton",
+    "torch._inductor.async_compile",
+    "torch._inductor.runtime.triton_heuristics",
+    "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.fx_passes.pad_mm",
+    "sympy.combinatorics",
+    "triton.compiler.code_generator",
+)
+
+_CANDIDATES = "torch._inductor.runtime.triton_heuristics"
+
+
+def with_compiler(modules: list[str]) -> Iterator[str]:
+    """`modules`, and the rest of PyTorch's compiler where one of them has brought a part."""
+    yield from modules
+    if COMPILER[0] in sys.modules:
+        yield from COMPILER
+
+
+def hash_compiler() -> None:
+    """PyTorch's sources, by which its compiler keys its caches: once, not at every rank's first torch.compile."""
+    codecache = sys.modules.get("torch._inductor.codecache")
+    if key := getattr(codecache, "torch_key", None):
+        key()
+
+
+class ChooseUntimed:
+    """Has the compiler take its first candidate for a fused kernel, in this process and its forks.
+
+    It would compile several and time them, on a device that takes no time at all, in the first rank that finds its
+    cache empty: that rank alone would record hundreds of calls that are not the script's.
+    """
+
+    def install(self) -> None:
+        """Once, before PyTorch is imported."""
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _CANDIDATES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            _run_after(spec.loader, _choose_untimed)
+        return spec
+
+
+def _run_after(loader: Any, change: Callable[[Any], None]) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        change(module)
+
+    loader.exec_module = exec_module
+
+
+def _choose_untimed(heuristics: Any) -> None:
+    """PyTorch's kernels are made of lists of candidates by `cached_autotune`, of one without timing it."""
+    among = getattr(heuristics, "cached_autotune", None)
+    if among is None:
+        return
+
+    def first(size_hints: Any, configs: list[Any], *rest: Any, **named: Any) -> Any:
+        return among(size_hints, configs[:1], *rest, **named)
+
+    heuristics.cached_autotune = first

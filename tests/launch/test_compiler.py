@@ -1,0 +1,45 @@
+"""torch.compile in a rank: what was compiled before changes no kernel that is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from maya.launch import Run
+from maya.launch.layout import rank_path
+from maya.trace.format import read_rank
+from maya.trace.types import RecordKind
+
+COMPILED = """
+import torch
+
+@torch.compile
+def normalised_gelu(bias, x):
+    x = torch.nn.functional.gelu(x + bias)
+    return torch.nn.functional.layer_norm(x + x.transpose(0, 1), (x.shape[-1],))
+
+x = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+bias = torch.randn(1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+optimizer = torch.optim.SGD([x, bias], lr=0.1)
+for _ in range(3):
+    normalised_gelu(bias, x).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_compiler_with_an_empty_cache_launches_what_one_with_a_full_one_does(
+    launch: Callable[..., Run], tmp_path: Path
+) -> None:
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+    }
+    kernels = []
+    for _ in range(2):
+        run = launch(COMPILED, environment=caches)
+        assert run.status == "traced", run.traceback
+        raw = read_rank(rank_path(run.directory, 0))
+        launched = raw.records["op"][raw.records["kind"] == RecordKind.KERNEL].tolist()
+        kernels.append([raw.operations[op]["kernel"] for op in launched])
+    assert any(name.startswith("triton_per_fused") for name in kernels[0])  # of many candidates
+    assert kernels[0] == kernels[1]

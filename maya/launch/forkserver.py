@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import subprocess
@@ -50,6 +51,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._warmed_for: tuple[str, ...] = ()
+        self._host_speed = 1.0
 
     def __enter__(self) -> ForkServer:
         return self
@@ -107,7 +109,8 @@ class ForkServer:
                 connection.send(self._request(job, directory, rank, core, port, config))
 
             crew = Crew(job.world, control, connection, plan, start, self.cores)
-            return Watch(job, crew, plan, directory).until_done(started)
+            run = Watch(job, crew, plan, directory).until_done(started)
+            return dataclasses.replace(run, host_speed=self._host_speed)
         finally:
             connection.kill_all()
             control.close()
@@ -191,6 +194,7 @@ class ForkServer:
         self._connection = Connection(ours)
         self._connection.send({"do": "warm", "modules": list(modules)})
         for answer in self._connection.answers(START_SECONDS):
+            self._host_speed = answer["host_speed"]
             return answer
         raise LaunchError(f"the fork server did not start: {self._last_words()}")
 

@@ -147,11 +147,15 @@ def warm(modules: list[str]) -> dict[str, Any]:
     hash_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
-    if torch:
-        operators.excuse_cost()
+    speed = operators.excuse_cost() if torch else 1.0
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
-    return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
+    return {
+        "warm": imported,
+        "rank_dependent": rank_dependent,
+        "cuda_initialised": initialised,
+        "host_speed": speed,
+    }
 
 
 def main() -> None:

@@ -78,6 +78,7 @@ class Run:
     first_iteration_tells: bool = False  # ranks were alike in it if and only if they were later on
     checked: int = 0  # of those launched, ranks that were only compared with what had been inferred of them
     topology: Topology | None = None  # of the world, when not every rank was started
+    host_speed: float = 1.0  # of this machine's single threads, over the reference (launch/operators.py)
 
     @property
     def merged(self) -> bool:

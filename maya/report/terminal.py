@@ -70,7 +70,10 @@ def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator
     yield from _listed("note", prediction.notes, "")
     if prediction.stages_s:
         parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in prediction.stages_s.items())
-        yield "took", Text(f"{duration(sum(prediction.stages_s.values()))}: {parts}", "dim")
+        total = duration(sum(prediction.stages_s.values()))
+        if prediction.recording_host_speed is not None:
+            total += f" on a host {prediction.recording_host_speed:.2f} times as fast as the reference"
+        yield "took", Text(f"{total}: {parts}", "dim")
 
 
 def _listed(name: str, items: tuple[str, ...], style: str) -> Iterator[tuple[str, Text]]:

@@ -45,6 +45,7 @@ def summarise(
         hardware_flops_utilization=hardware,
         model_flops_utilization=model,
         dollars_per_iteration=_dollars(cluster, trace.world, iteration),
+        recording_host_speed=trace.host_speed,
         ranks={
             "world": trace.world,
             "launched": trace.launched,

@@ -146,6 +146,7 @@ class Prediction:
     breakdown_by_rank_s: dict[str, Breakdown] = field(default_factory=dict)  # by representative's rank
     model_flops_utilization: float | None = None
     dollars_per_iteration: float | None = None  # where the cluster has a price
+    recording_host_speed: float | None = None  # of the machine that recorded the trace, over the reference
     notes: tuple[str, ...] = ()
     version: str = ""
     command: tuple[str, ...] = ()

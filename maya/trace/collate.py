@@ -72,7 +72,7 @@ def collate(run: Run) -> JobTrace:
         members = {index: tuple(instances[local.id].members) for index, local in raw.communicators.items()}
         operations = table.intern(raw, cut.records, members)
         records, party = _rows(number, raw, cut.records, operations, lookup, class_of_rank, members)
-        records["host_ns"] = undisturbed.applied(cut.alike, records["host_ns"])
+        records["host_ns"] = undisturbed.applied(cut.alike, records["host_ns"]) * run.host_speed
         tables.append(records)
         parties.append(party)
     used = _keep_used(tables, parties, communicators)
@@ -91,6 +91,7 @@ def collate(run: Run) -> JobTrace:
         iterations_recorded=min(cut.iterations for cut in cuts),
         unsupported=tuple(dict.fromkeys(name for raw in raws for name in raw.unsupported)),
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
+        host_speed=run.host_speed,
         notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
 

@@ -75,6 +75,7 @@ def _job(trace: JobTrace) -> dict[str, Any]:
         "world": trace.world,
         "launched": trace.launched,
         "checked": trace.checked,
+        "host_speed": trace.host_speed,
         "iterations_recorded": trace.iterations_recorded,
         "ranks": [
             {
@@ -114,6 +115,7 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         class_of_rank=arrays["class_of_rank"],
         launched=job["launched"],
         checked=job.get("checked", 0),
+        host_speed=job.get("host_speed", 1.0),
         operations=tuple(_operation(members) for members in job["operations"]),
         communicators=tuple(_communicator(members) for members in job["communicators"]),
         iterations_recorded=job["iterations_recorded"],

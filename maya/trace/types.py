@@ -189,4 +189,5 @@ class JobTrace:
     unsupported: tuple[str, ...] = ()  # refused calls, "library.function"
     checked: int = 0  # launched ranks that were only compared with what had been inferred of them
     uncovered: tuple[str, ...] = ()  # recorded with less than their true effect
+    host_speed: float = 1.0  # of the machine that recorded, over the reference; `host_ns` are the reference's
     notes: tuple[str, ...] = field(default_factory=tuple)

@@ -246,3 +246,6 @@ std::string json_quote(std::string_view text) {
 }
 
 }  // namespace maya
+
+// Puts what a user should know into the rank's table, for what runs inside the rank and is no part of the script.
+extern "C" void maya_note(const char* text) { maya::annotate("{\"note\": " + maya::json_quote(text) + "}"); }

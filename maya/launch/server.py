@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Any
 
-from maya.launch import operators
+from maya.launch import operators, undrawn
 from maya.launch.compiler import ChooseUntimed, hash_compiler, with_compiler
 from maya.launch.readings import READINGS
 
@@ -148,6 +148,8 @@ def warm(modules: list[str]) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
     speed = operators.excuse_cost() if torch else 1.0
+    if torch:
+        undrawn.leave_undrawn()
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
@@ -12,8 +13,25 @@ VERSION: Final = 1
 MAGIC: Final = b"MAYATRC1"
 FLAG_BLOCKING: Final = 1
 FLAG_GRAPH: Final = 2
-KIND_COLLECTIVE: Final = 3
-KIND_STEP: Final = 11
+
+
+class RecordKind(IntEnum):
+    """What one record is; mirrors `maya::RecordKind` (emulator/core/trace_format.h)."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    COLLECTIVE = 3
+    EVENT_RECORD = 4
+    STREAM_WAIT_EVENT = 5
+    EVENT_SYNCHRONIZE = 6
+    STREAM_SYNCHRONIZE = 7
+    DEVICE_SYNCHRONIZE = 8
+    ALLOCATE = 9
+    FREE = 10
+    STEP = 11
+    HOST = 12
+
 
 # maya::Record, 64 bytes.
 RAW_RECORD = np.dtype(

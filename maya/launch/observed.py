@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from maya.launch.layout import HEADER, HEADER_BYTES, KIND_COLLECTIVE, KIND_STEP, RAW_RECORD, rank_path
+from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD, RecordKind, rank_path
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     if not count:
         return Observed(segment_hash or 0, 0)
     records = np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,))
-    transfers = (records["kind"] == KIND_COLLECTIVE) & (records["peer"] >= 0)
+    transfers = (records["kind"] == RecordKind.COLLECTIVE) & (records["peer"] >= 0)
     families = _families(path.with_suffix(".ops"))
     used = frozenset(
         families[index] for index in np.unique(records["arg"][transfers]).tolist() if index in families
     )
-    steps = np.flatnonzero(records["kind"] == KIND_STEP)
+    steps = np.flatnonzero(records["kind"] == RecordKind.STEP)
     calls = count - (int(steps[-2]) + 1 if len(steps) > 1 else 0)
     return Observed(int(records["hash"][-1]) if segment_hash is None else segment_hash, calls, used)
 

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class RecordKind(IntEnum):
-    """What one record is; mirrors `maya::RecordKind` (emulator/core/trace_format.h)."""
-
-    KERNEL = 0
-    MEMCPY = 1
-    MEMSET = 2
-    COLLECTIVE = 3
-    EVENT_RECORD = 4
-    STREAM_WAIT_EVENT = 5
-    EVENT_SYNCHRONIZE = 6
-    STREAM_SYNCHRONIZE = 7
-    DEVICE_SYNCHRONIZE = 8
-    ALLOCATE = 9
-    FREE = 10
-    STEP = 11
-    HOST = 12
+from maya.launch.layout import RecordKind as RecordKind  # `records["kind"]`
 
 
 @dataclass(frozen=True)

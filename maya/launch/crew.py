@@ -81,8 +81,11 @@ class Crew:
         )
 
     def merge(self, representative_of: Iterable[int]) -> None:
-        """Ends all but the ranks that stand for others."""
+        """Ends all but the ranks that stand for others; who ended before has its new representative's answers."""
         self.representative = list(representative_of)
+        for rank, other in enumerate(self.representative):
+            if rank != other and self.control.state(rank) is RankState.ENDED:
+                self.control.end(rank, other)
         self.end(rank for rank, other in enumerate(self.representative) if rank != other)
 
     def left(self, rank: int) -> bool:

@@ -76,7 +76,7 @@ class ForkServer:
             if wider is None:
                 return run
             job = wider
-            again = self._run_once(job, directory, time.perf_counter())
+            again = self._run_once(job, directory, started)  # that it failed first took time, too
             if again.status != "failed":
                 return again.with_note(
                     f"{again.launched} ranks were launched: with {run.launched} the script failed"

@@ -50,6 +50,22 @@ def test_a_script_that_ends_while_its_iterations_repeat_is_steady(launch: Launch
     assert not run.notes
 
 
+def test_ranks_merged_again_are_answered_for_by_whoever_is_left(launch: Launch) -> None:
+    # Rank 0 alone does more in its first iteration: 2 and 3 end for rank 1, which ends for rank 0 after the second.
+    more = """
+    if rank == 0 and iteration == 0:
+        torch.ones(5, device="cuda").exp_()
+    norms = torch.full((3,), 2.0, device="cuda")
+    dist.all_reduce(norms)
+    assert norms.tolist() == [8.0, 8.0, 8.0]
+    optimizer.step()
+"""
+    run = launch(TRAINING.replace("    optimizer.step()\n", more.lstrip("\n")), 4)
+    assert run.status == "traced", run.traceback
+    assert run.representative_of == (0, 0, 0, 0)
+    assert not run.notes
+
+
 def test_every_rank_runs_on_where_merging_is_off(launch: Launch) -> None:
     run = launch(TRAINING, 2, ranks="all", iterations=1)
     assert run.status == "traced", run.traceback

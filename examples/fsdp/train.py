@@ -36,6 +36,7 @@ parser.add_argument("--recompute", choices=["none", "selective", "full"], defaul
 parser.add_argument("--reduce-dtype", choices=["float32", "bfloat16"], default="float32", help="of gradients")
 parser.add_argument("--no-reshard-after-forward", action="store_true", help="ZeRO-2 instead of ZeRO-3")
 parser.add_argument("--compile", action="store_true", help="each block by torch.compile")
+parser.add_argument("--fused-cross-entropy", action="store_true", help="of the 16-bit logits, in Triton")
 parser.add_argument("--log-interval", type=int, default=10)
 
 
@@ -179,6 +180,15 @@ def sharded_model(args: argparse.Namespace, device: torch.device) -> GPT:
     return model
 
 
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, fused: bool) -> torch.Tensor:
+    """Mean over tokens; logits [tokens, classes], labels [tokens]."""
+    if not fused:
+        return functional.cross_entropy(logits.float(), labels)
+    from fused_cross_entropy import FusedCrossEntropy
+
+    return FusedCrossEntropy.apply(logits, labels).mean()
+
+
 def train_step(
     args: argparse.Namespace,
     model: GPT,
@@ -191,7 +201,7 @@ def train_step(
         batch = torch.randint(args.vocab, (args.micro_batch_size, args.seq + 1), generator=generator)
         batch = batch.to(device)
         logits = model(batch[:, :-1], rotary)
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+        loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), args.fused_cross_entropy)
         (loss / args.accumulation_steps).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

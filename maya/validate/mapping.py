@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from maya.clusters import load
-from maya.clusters.types import Cluster, Link
+from maya.clusters.types import Cluster, Device, Link
+from maya.simulate.whatif import WhatIf
 from maya.validate.rows import Row
 
 MEGATRON = "megatron/pretrain_gpt.py"
@@ -21,6 +22,12 @@ class Mapped:
     cluster: Cluster
     world: int
     environment: tuple[tuple[str, str], ...] = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
+    # Kind of operation -> how many times longer the measured software takes for it than what the example calls.
+    slower: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def software(self) -> WhatIf:
+        return WhatIf(scale=dict(self.slower))
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,8 @@ def map_row(row: Row) -> Mapped | Unmapped:
         if row.number("cp", 1) > 1 and not _newer(row):
             return Unmapped("context parallelism without cuDNN attention: the example rings with that alone")
         if "FSDP" in row.text("framework"):
-            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"))
+            slower = SLOWER.get((row.source, cluster.device.key), {})
+            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), slower=tuple(slower.items()))
         if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
             return Unmapped(f"no example for {row.text('framework')}")
         return Mapped(MEGATRON, _megatron(row), cluster, row.number("gpus"))
@@ -196,6 +204,8 @@ def _fsdp(row: Row) -> tuple[str, ...]:
         flags["--llama"] = True
     if "torch.compile" in row.text("framework"):
         flags["--compile"] = True
+    if "llm-foundry" in row.text("framework"):  # its loss_fn is fused_crossentropy, flash-attn's
+        flags["--fused-cross-entropy"] = True
     if row.text("precision").endswith("PURE"):  # Composer: gradients too are reduced in bf16
         flags["--reduce-dtype"] = "bfloat16"
     if row.text("sharding") == "SHARD_GRAD_OP":
@@ -239,16 +249,38 @@ def _cluster(row: Row) -> Cluster:
         if key in row.source:
             node = node.model_copy(update=fabric)
     speed = next((speed for key, speed in HOST_SPEEDS.items() if key in row.source), cluster.host_speed)
+    return cluster.model_copy(
+        update={"node": node, "device": _device(cluster.device, gpu), "host_speed": speed}
+    )
+
+
+def _device(device: Device, gpu: str) -> Device:
+    """With the memory that the source's name of the GPU states, where that is another model's."""
+    update: dict[str, Any] = {}
     memory = re.search(r"(\d+) ?gb", gpu)
-    device = cluster.device
     if memory and abs(int(memory.group(1)) - device.memory_bytes / 1e9) > 8:
-        device = device.model_copy(update={"memory_bytes": int(int(memory.group(1)) * 2**30 * 0.99)})
-    return cluster.model_copy(update={"node": node, "device": device, "host_speed": speed})
+        update["memory_bytes"] = int(int(memory.group(1)) * 2**30 * 0.99)
+        if bandwidth := BANDWIDTHS.get((device.key, int(memory.group(1)))):
+            update["memory_bandwidth"] = bandwidth
+    if stated := re.search(r"([\d.]+) ?tb/s", gpu):
+        update["memory_bandwidth"] = float(stated.group(1)) * 1e12
+    return device.model_copy(update=update)
+
+
+# B/s of models with less memory, of equal peak rates (NVIDIA A100 40GB datasheet, SXM).
+BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 
 
 # Of the measured host and its software over the machine that recorded and PyTorch 2.11 with torch.compile, where the
 # software is not that of the examples: fitted on the fit share (scripts/fit/host).
-HOST_SPEEDS = {"vtrain": 1.68}  # Megatron-DeepSpeed of 2021 with TorchScript
+HOST_SPEEDS = {"vtrain": 0.595}  # Megatron-DeepSpeed of 2021 with TorchScript
+
+# How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of a
+# source's rows on a device (scripts/fit/software).
+SLOWER = {
+    ("llm_foundry_fsdp_h100_a100", "a100_sxm"): {"attention": 1.9},
+    ("llm_foundry_fsdp_h100_a100", "h100_sxm"): {"attention": 1.9, "gemm": 1.35},
+}
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}
 

@@ -132,7 +132,7 @@ def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], 
         kept = store.read(mapped, inputs.examples) or _record(mapped, inputs, store)
         if isinstance(kept, Unjudged):
             return _line(row, kept.verdict, None, _last_line(kept.message)), {}
-        prediction = judge_trace(kept, mapped.cluster).prediction
+        prediction = judge_trace(kept, mapped.cluster, what_if=mapped.software).prediction
     except MayaError as error:
         return _line(row, "FAILED", None, str(error)), {}
     line = _line(row, prediction.verdict, prediction.iteration_time_s, _last_line(prediction.message))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from maya.clusters.types import Cluster
+from maya.estimate import Estimator
 from maya.simulate import simulate
 from maya.trace.types import JobTrace
 from maya.validate import Mapped, is_fit, map_row, read_rows
@@ -25,6 +26,12 @@ def recorded_rows(table: Path, traces: Path, examples: Path) -> Iterator[tuple[R
             trace = store.read(mapped, examples)
             if isinstance(trace, JobTrace):
                 yield row, mapped, trace
+
+
+def estimated_s(trace: JobTrace, mapped: Mapped, sustainable: float | None = None) -> np.ndarray:
+    """[operations] Seconds, with the software that was measured."""
+    seconds = Estimator(mapped.cluster, sustainable=sustainable).estimate(trace.operations).seconds
+    return mapped.software.durations(trace, seconds)
 
 
 def simulated_s(trace: JobTrace, seconds: np.ndarray, cluster: Cluster) -> float:

@@ -44,6 +44,20 @@ def test_data_parallel_ranks_are_one_class_and_the_script_ends_by_itself(predict
     assert sum(prediction["provenance"].values()) == pytest.approx(1.0)
 
 
+def test_fused_cross_entropy_saves_fsdp_the_logits_in_fp32(predict):
+    fsdp = ["--layers", "2", "--hidden", "256", "--heads", "4", "--seq", "1024", "--vocab", "32768"]
+    peaks = []
+    for own in ([], ["--fused-cross-entropy"]):
+        prediction = predict(
+            ["--gpus", "4"], EXAMPLES / "fsdp/train.py", *fsdp, "--iterations", "500000", *own
+        )
+        assert prediction["verdict"] == "FITS", prediction["message"]
+        assert prediction["ranks"]["unique"] == 1
+        peaks.append(prediction["peak_memory_bytes"]["max"])
+    tokens, classes = 2 * 1024, 32768
+    assert peaks[0] - peaks[1] >= 4 * tokens * classes
+
+
 def test_megatron_with_tensor_and_pipeline_parallelism(predict):
     prediction = predict(["--gpus", "8"], EXAMPLES / "megatron/pretrain_gpt.py", *MEGATRON)
     assert prediction["verdict"] == "FITS", prediction["message"]

@@ -67,6 +67,25 @@ def test_an_fsdp_row_becomes_the_fsdp_example_with_its_accumulation(rows):
     assert "--no-reshard-after-forward" in flags(mapped)
 
 
+def test_an_fsdp_row_has_what_its_software_of_that_year_took(rows):
+    row = FSDP.replace("foundry-2,h100_80gb", "llm_foundry_fsdp_h100_a100-0001,{}")
+    hopper, smaller = (map_row(rows(row.format(gpu))[0]) for gpu in ("h100_80gb", "a100_40gb"))
+    assert "--fused-cross-entropy" in flags(hopper)
+    assert hopper.software.scale.keys() == {"attention", "gemm"}
+    assert smaller.software.scale.keys() == {"attention"}
+    assert map_row(rows(FSDP)[0]).software.scale == {}
+
+
+def test_a_gpu_has_the_memory_that_its_name_states(rows):
+    names = ("h100_80gb", "a100_40gb", "H100 96GB HBM2e 2.4TB/s")
+    full, smaller, larger = (
+        map_row(rows(FSDP.replace("h100_80gb", name))[0]).cluster.device for name in names
+    )
+    assert (full.memory_bytes, full.memory_bandwidth) == pytest.approx((85.9e9, 3.35e12), rel=0.02)
+    assert (smaller.memory_bytes, smaller.memory_bandwidth) == pytest.approx((42.5e9, 1.555e12), rel=0.02)
+    assert (larger.memory_bytes, larger.memory_bandwidth) == pytest.approx((102e9, 2.4e12), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -32,6 +32,8 @@ class Device(_Frozen):
     vector_flops: float = Field(gt=0)
     launch_latency_s: float = Field(gt=0)  # from the launch call to the kernel's start on an idle stream
     pcie_bandwidth: float = Field(gt=0)  # B/s, host to device
+    power_w: float | None = Field(default=None, gt=0)  # that it may draw by its maker's design
+    power_cap_w: float | None = Field(default=None, gt=0)  # that it may draw here, where that is less
     nccl_channels: int = Field(default=16, ge=0)  # of a collective: multiprocessors that its kernel takes
 
 

@@ -4,6 +4,7 @@ torchrun --nproc-per-node 8 train.py --layers 32 --hidden 4096 --heads 32
 """
 
 import argparse
+import contextlib
 import os
 from functools import partial
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 # What torchrun would set, for one GPU without it.
@@ -36,6 +38,9 @@ parser.add_argument("--recompute", choices=["none", "selective", "full"], defaul
 parser.add_argument("--reduce-dtype", choices=["float32", "bfloat16"], default="float32", help="of gradients")
 parser.add_argument("--no-reshard-after-forward", action="store_true", help="ZeRO-2 instead of ZeRO-3")
 parser.add_argument("--compile", action="store_true", help="each block by torch.compile")
+parser.add_argument(
+    "--flash-attention", action="store_true", help="FlashAttention-2, whatever PyTorch would choose"
+)
 parser.add_argument("--fused-cross-entropy", action="store_true", help="of the 16-bit logits, in Triton")
 parser.add_argument("--log-interval", type=int, default=10)
 
@@ -225,11 +230,23 @@ def main() -> None:
     rotary = rotary_embedding(args, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=cuda)
     generator = torch.Generator().manual_seed(rank)
+    attention = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if args.flash_attention else contextlib.nullcontext()
+    with attention:
+        train(args, model, optimizer, rotary, generator)
+    dist.destroy_process_group()
+
+
+def train(
+    args: argparse.Namespace,
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    rotary: torch.Tensor | None,
+    generator: torch.Generator,
+) -> None:
     for iteration in range(1, args.iterations + 1):
         loss = train_step(args, model, optimizer, rotary, generator)
-        if iteration % args.log_interval == 0 and rank == 0:
+        if iteration % args.log_interval == 0 and dist.get_rank() == 0:
             print(f"iteration {iteration}: loss {loss.item():.4f}", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

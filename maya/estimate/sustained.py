@@ -2,8 +2,9 @@
 
 The tables were measured in bursts of a few milliseconds. A product that keeps more of the tensor cores busy than the
 power limit sustains runs at a lower clock f; dynamic power goes as f V^2, about f^3, so the work that draws
-share / sustainable times the limit slows down by the cube root of that. One coefficient a device, the sustainable share
-of the peak rate, fitted on whole iterations of the fit share (scripts/fit/sustained).
+share / sustainable times the limit slows down by the cube root of that. One coefficient a device, the sustainable
+share of the peak rate, fitted on whole iterations of the fit share (scripts/fit/sustained); a lower power cap sustains
+as much less of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from maya.estimate.fits import fit_for
 
 def sustainable_share(device: Device) -> float:
     """The share of its peak rate that the device sustains without lowering its clock."""
-    return float(fit_for("sustained", device).coefficients["sustainable_share"])
+    share = float(fit_for("sustained", device).coefficients["sustainable_share"])
+    if device.power_w is None or device.power_cap_w is None:
+        return share
+    return share * min(device.power_cap_w / device.power_w, 1.0)
 
 
 def sustained_seconds(burst_s: float, flops: float, peak: float, sustainable: float) -> float:

@@ -204,6 +204,8 @@ def _fsdp(row: Row) -> tuple[str, ...]:
         flags["--llama"] = True
     if "torch.compile" in row.text("framework"):
         flags["--compile"] = True
+    if row.text("framework").startswith(("torchtitan", "MosaicML")) and "h100" in row.text("gpu").lower():
+        flags["--flash-attention"] = True  # cuDNN's, today's default there, is newer
     if "llm-foundry" in row.text("framework"):  # its loss_fn is fused_crossentropy, flash-attn's
         flags["--fused-cross-entropy"] = True
     if row.text("precision").endswith("PURE"):  # Composer: gradients too are reduced in bf16
@@ -264,6 +266,8 @@ def _device(device: Device, gpu: str) -> Device:
             update["memory_bandwidth"] = bandwidth
     if stated := re.search(r"([\d.]+) ?tb/s", gpu):
         update["memory_bandwidth"] = float(stated.group(1)) * 1e12
+    if device.power_w and (cap := re.search(r"(\d+) ?w cap", gpu)):
+        update["power_cap_w"] = float(cap.group(1))
     return device.model_copy(update=update)
 
 

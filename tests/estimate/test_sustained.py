@@ -26,3 +26,12 @@ def test_eight_times_the_sustainable_share_halves_the_clock():
 
 def test_every_device_has_a_share_of_its_peak():
     assert 0 < sustainable_share(load("dgx-h100").device) <= 1
+
+
+def test_a_power_cap_sustains_as_much_less():
+    device = load("dgx-h100").device
+    capped = device.model_copy(update={"power_cap_w": device.power_w / 2})
+    assert sustainable_share(capped) == sustainable_share(device) / 2
+    assert sustainable_share(
+        device.model_copy(update={"power_cap_w": 2 * device.power_w})
+    ) == sustainable_share(device)

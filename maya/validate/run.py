@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -166,7 +167,13 @@ def _predictor(mapped: Mapped) -> Any:
 
 
 def _last_line(message: str) -> str:
-    return message.strip().splitlines()[-1] if message.strip() else ""
+    """The line of a traceback that says what went wrong, not the advice that some errors end with."""
+    lines = message.strip().splitlines() or [""]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines)[-1]
+
+
+_RAISED = re.compile(r"[\w.]+(Error|Exception)\b.*: ")
 
 
 def _line(row: Row, verdict: str, predicted: float | None, reason: str) -> dict[str, Any]:

@@ -11,7 +11,10 @@ from maya.clusters import Cluster, ClusterError, load, names
 @pytest.mark.parametrize("name", names())
 def test_shipped_cluster_names_a_source_for_every_device_and_node_figure(name: str) -> None:
     cluster = load(name)
-    device = {f"device.{field}" for field in type(cluster.device).model_fields} - {"device.key", "device.power_cap_w"}
+    device = {f"device.{field}" for field in type(cluster.device).model_fields} - {
+        "device.key",
+        "device.power_cap_w",
+    }
     node = {"node.link", "node.nics", "node.nic"}
     assert (device | node) - set(cluster.sources) == set()
 

@@ -22,7 +22,7 @@ def observe(wanted: bool = True) -> None:
         raise LaunchError("this PyTorch does not announce its operators: Maya runs PyTorch 2.6 and newer")
 
 
-def excuse_cost() -> float:
+def calibrate() -> float:
     """Measures what observing an operator costs the host time that the emulator records, and has the records of
     this process and of its forks leave it out: between the lower quartiles, which other processes on this machine
     disturb little, of ROUNDS of work with and without.

@@ -147,7 +147,7 @@ def warm(modules: list[str]) -> dict[str, Any]:
     hash_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
-    speed = operators.excuse_cost() if torch else 1.0
+    speed = operators.calibrate() if torch else 1.0
     if torch:
         undrawn.leave_undrawn()
     gc.collect()

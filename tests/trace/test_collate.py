@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,17 @@ def test_what_a_compiler_times_before_the_first_step_tells_nothing_of_host_time(
         job = collate(run_of(tmp_path, (0,), (1, 11)))
         times.append(job.ranks[0].records["host_ns"].tolist())
     assert times[0] == times[1]
+
+
+def test_host_time_is_that_of_the_reference_host(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    training(rank, lambda r: r.kernel("a", host_ns=1000))
+    rank.write(tmp_path)
+    run = run_of(tmp_path, (0,))
+    as_recorded, twice_as_fast = collate(run), collate(dataclasses.replace(run, host_speed=2.0))
+    assert as_recorded.ranks[0].records["host_ns"][0] == 1000
+    assert twice_as_fast.ranks[0].records["host_ns"][0] == 2000
+    assert (as_recorded.host_speed, twice_as_fast.host_speed) == (1.0, 2.0)
 
 
 def test_iteration_of_two_steps(rank_writer: Any, tmp_path: Path) -> None:

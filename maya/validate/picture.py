@@ -9,7 +9,7 @@ import pandas as pd
 
 from maya.validate.statistics import MEASURED, PREDICTED
 
-WIDTH, HEIGHT, LEFT, TOP, SIDE = 760, 520, 64, 20, 440  # the plot is a square of SIDE
+WIDTH, HEIGHT, LEFT, TOP, SIDE = 800, 520, 64, 20, 440  # the plot is a square of SIDE
 # Okabe and Ito's colours: told apart with any colour vision.
 COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a6d00", "#7f7f7f",

@@ -30,8 +30,8 @@ def main() -> None:
     parser.add_argument("--operations", type=int, default=1_000_000)
     parser.add_argument("--distinct", type=int, default=5_000)
     options = parser.parse_args()
-    subprocess.run([sys.executable, "-c", START], check=True, capture_output=True)  # fills the cache
-    started = subprocess.run([sys.executable, "-c", START], check=True, capture_output=True, text=True)
+    subprocess.run([sys.executable, "-P", "-c", START], check=True, capture_output=True)  # fills the cache
+    started = subprocess.run([sys.executable, "-P", "-c", START], check=True, capture_output=True, text=True)
     total, imports = map(float, started.stdout.split())
     print(f"start-up and first answers: {total:.2f} s, of which imports {imports:.2f} s")
 

@@ -8,19 +8,20 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+# Where the compiler makes a fused kernel of its candidates.
+_CANDIDATES = "torch._inductor.runtime.triton_heuristics"
+
 # What torch.compile imports when it decorates (the first) and when it compiles.
 COMPILER = (
     "torch._inductor.compile_fx",
     "torch._inductor.codegen.triton",
     "torch._inductor.async_compile",
-    "torch._inductor.runtime.triton_heuristics",
+    _CANDIDATES,
     "torch._inductor.codegen.cuda_combined_scheduling",
     "torch._inductor.fx_passes.pad_mm",
     "sympy.combinatorics",
     "triton.compiler.code_generator",
 )
-
-_CANDIDATES = "torch._inductor.runtime.triton_heuristics"
 
 
 def with_compiler(modules: list[str]) -> Iterator[str]:

@@ -83,10 +83,11 @@ class Crew:
     def merge(self, representative_of: Iterable[int]) -> None:
         """Ends all but the ranks that stand for others; who ended before has its new representative's answers."""
         self.representative = list(representative_of)
-        for rank, other in enumerate(self.representative):
-            if rank != other and self.control.state(rank) is RankState.ENDED:
-                self.control.end(rank, other)
-        self.end(rank for rank, other in enumerate(self.representative) if rank != other)
+        redundant = [rank for rank, other in enumerate(self.representative) if rank != other]
+        for rank in redundant:
+            if self.control.state(rank) is RankState.ENDED:
+                self.control.end(rank, self.representative[rank])
+        self.end(redundant)
 
     def left(self, rank: int) -> bool:
         """A rank's process is gone. False when that was expected."""

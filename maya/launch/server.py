@@ -147,8 +147,9 @@ def warm(modules: list[str]) -> dict[str, Any]:
     hash_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
-    speed = operators.calibrate() if torch else 1.0
+    speed = 1.0
     if torch:
+        speed = operators.calibrate()
         undrawn.leave_undrawn()
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks

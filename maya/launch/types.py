@@ -22,7 +22,7 @@ class Job:
     world: int = 1
     module: bool = False  # python -m
     environment: dict[str, str] = field(default_factory=dict)  # added to the user's own
-    iterations: int | None = None  # steady iterations to see; None: found
+    iterations: int | None = None  # steady iterations to see at the least; None: found
     # all: every rank runs to the end; dedup: ranks of equal work are merged after their first iteration;
     # representatives: only the ranks whose work stands for that of all are started.
     ranks: Ranks = "auto"

@@ -206,7 +206,7 @@ def _fsdp(row: Row) -> tuple[str, ...]:
         flags["--llama"] = True
     if "torch.compile" in row.text("framework"):
         flags["--compile"] = True
-    if row.text("framework").startswith(("torchtitan", "MosaicML")) and "h100" in row.text("gpu").lower():
+    if re.search("torchtitan|llm-foundry", row.text("framework")) and "h100" in row.text("gpu").lower():
         flags["--flash-attention"] = True  # cuDNN's, today's default there, is newer
     if "llm-foundry" in row.text("framework"):  # its loss_fn is fused_crossentropy, flash-attn's
         flags["--fused-cross-entropy"] = True
@@ -277,8 +277,8 @@ def _device(device: Device, gpu: str) -> Device:
 BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 
 
-# Of the measured host and its software over the machine that recorded and PyTorch 2.11 with torch.compile, where the
-# software is not that of the examples: fitted on the fit share (scripts/fit/host).
+# Of the measured host and its software over the reference host and PyTorch 2.11 with torch.compile, where the software
+# is not that of the examples: fitted on the fit share (scripts/fit/host).
 HOST_SPEEDS = {"vtrain": 0.595}  # Megatron-DeepSpeed of 2021 with TorchScript
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of a

@@ -1,9 +1,9 @@
 """Collectives: measured curves within a node, NCCL's ring and tree arithmetic beyond.
 
 Within a node, a curve of three regions (latency, sigmoid, saturation) is fitted to each collective's measurements.
-Elsewhere, every protocol of NCCL costs latency + bytes / bandwidth, and the cheapest of LL, LL128 and Simple, ring
-and tree, is taken. Step latencies
-and protocol shares follow NCCL's own tuning model (NCCL, src/graph/tuning.cc); bandwidths are fitted.
+Elsewhere, every protocol of NCCL costs latency + bytes / bandwidth. Of LL, LL128 and Simple, ring and tree, that one is
+taken which NCCL takes for the fastest (tuning.py). Step latencies and protocol shares follow its tuning model too
+(NCCL, src/graph/tuning.cc); bandwidths are fitted.
 Durations are those of a collective that has its links to itself; with them goes how busy it keeps the links,
 from which a network model tells what happens when several do so at once.
 """
@@ -20,6 +20,7 @@ from maya.clusters import Cluster, Link
 from maya.estimate.fits import fit_for
 from maya.estimate.memory import floor_seconds
 from maya.estimate.tables import FloatArray, collective_table
+from maya.estimate.tuning import reckoned_ring_s, reckoned_tree_s
 from maya.estimate.types import Provenance
 from maya.trace.types import Collective
 
@@ -161,12 +162,32 @@ def modelled_cost(name: str, size: float, where: Placement, cluster: Cluster) ->
         )
     if name == "all_to_all":
         return _all_to_all(size, where, links), learned
-    choices = [_ring(name, size, where, links, protocol) for protocol in RING.values()]
-    if name == "all_reduce":
-        choices += [_tree(size, where, links, protocol) for protocol in TREE.values()]
-        if links.multicast > 0 and where.per_node > 2:
-            choices.append(_multicast(size, where, links))
-    return min(choices, key=lambda cost: cost.seconds), learned
+    chosen, _ = min(_choices(name, size, where, links, cluster), key=lambda choice: choice[1])
+    if name == "all_reduce" and links.multicast > 0 and where.per_node > 2:
+        chosen = min(chosen, _multicast(size, where, links), key=lambda cost: cost.seconds)
+    return chosen, learned
+
+
+def _choices(
+    name: str, size: float, where: Placement, links: Links, cluster: Cluster
+) -> list[tuple[Cost, float]]:
+    """Each protocol's ring and tree, and the seconds by which the least is chosen: for an all-reduce between nodes
+    those that NCCL reckons with, else what it takes."""
+    rings = {key: _ring(name, size, where, links, protocol) for key, protocol in RING.items()}
+    if name != "all_reduce":
+        return [(cost, cost.seconds) for cost in rings.values()]
+    trees = {key: _tree(size, where, links, protocol) for key, protocol in TREE.items()}
+    if where.nodes == 1:
+        return [(cost, cost.seconds) for cost in (*rings.values(), *trees.values())]
+    choices = []
+    for key, cost in rings.items():
+        latency = _ring_latency(name, where, RING[key])
+        reckoned = reckoned_ring_s(key, latency, size, where.ranks, where.nodes, where.nics, cluster)
+        choices.append((cost, reckoned))
+    for key, cost in trees.items():
+        latency = _tree_latency(where, TREE[key])
+        choices.append((cost, reckoned_tree_s(key, latency, size, where.nodes, where.nics, cluster)))
+    return choices
 
 
 @dataclass(frozen=True)
@@ -207,13 +228,17 @@ _STAND_IN = {"reduce": "all_reduce", "broadcast": "all_gather"}
 
 
 def _ring(name: str, size: float, where: Placement, links: Links, protocol: Protocol) -> Cost:
+    moved = size * traffic_factor(name, where.ranks)
+    inside, network = moved / links.inside, moved / links.network
+    latency = _ring_latency(name, where, protocol)
+    return Cost(latency + max(inside, network) / protocol.share, inside, network)
+
+
+def _ring_latency(name: str, where: Placement, protocol: Protocol) -> float:
     rounds = 2 if name == "all_reduce" else 1
     crossings = rounds * (where.nodes - 1)
     hops = rounds * (where.ranks - 1) - crossings
-    latency = protocol.base_s + hops * protocol.intra_s + crossings * protocol.inter_s
-    moved = size * traffic_factor(name, where.ranks)
-    inside, network = moved / links.inside, moved / links.network
-    return Cost(latency + max(inside, network) / protocol.share, inside, network)
+    return protocol.base_s + hops * protocol.intra_s + crossings * protocol.inter_s
 
 
 def _over_the_network(nodes: int) -> float:
@@ -223,11 +248,14 @@ def _over_the_network(nodes: int) -> float:
 
 
 def _tree(size: float, where: Placement, links: Links, protocol: Protocol) -> Cost:
-    depth = 2 * math.ceil(math.log2(where.nodes))
-    latency = protocol.base_s + 2 * (where.per_node - 1) * protocol.intra_s + depth * protocol.inter_s
     inside = 2 * size / links.inside if where.per_node > 1 else 0.0
     network = _over_the_network(where.nodes) * size / links.network
-    return Cost(latency + max(inside, network) / protocol.share, inside, network)
+    return Cost(_tree_latency(where, protocol) + max(inside, network) / protocol.share, inside, network)
+
+
+def _tree_latency(where: Placement, protocol: Protocol) -> float:
+    depth = 2 * math.ceil(math.log2(where.nodes))
+    return protocol.base_s + 2 * (where.per_node - 1) * protocol.intra_s + depth * protocol.inter_s
 
 
 def _multicast(size: float, where: Placement, links: Links) -> Cost:

@@ -77,6 +77,19 @@ def test_a_whole_node_drives_all_its_nics() -> None:
     assert all_devices < rail / 4
 
 
+@pytest.mark.parametrize(("gigabits", "tree"), [(100, True), (200, False)])
+def test_between_two_nodes_a_tree_is_taken_where_nccl_trusts_it(gigabits: int, tree: bool) -> None:
+    """Two p4de (NICs of 100 Gb/s) were measured at more than a ring could carry; at 200 Gb/s NCCL's limit of a
+    channel's tree, 23.6 GB/s, is below what it reckons with for a ring."""
+    base = load("dgx-a100")
+    nic = base.node.nic.model_copy(update={"bandwidth": gigabits * 1e9 / 8})
+    cluster = base.model_copy(update={"node": base.node.model_copy(update={"nics": 4, "nic": nic})})
+    size = float(1 << 30)
+    cost, _ = modelled_cost("all_reduce", size, Placement(16, 2, 8, 4), cluster)
+    sent = 1.0 if tree else traffic_factor("all_reduce", 16)  # by each node, of the buffer
+    assert cost.nic_s == pytest.approx(sent * size / (4 * nic.bandwidth), rel=0.15)
+
+
 def test_devices_that_share_a_nic_are_charged_for_it_once_they_send_at_the_same_time() -> None:
     """One ring over each of the eight devices' rails: alone each has its NIC; the network knows the rest."""
     node = load("dgx-h100").node

@@ -58,6 +58,7 @@ bool blocks(Direction direction, bool pinned, bool synchronous) {
 
 // Moves what a copy may move. The caller is not under capture.
 void move(void* destination, const void* source, std::size_t bytes, Direction direction) {
+  const values::Derivation copied;
   switch (direction) {
     case Direction::kHostToHost: std::memmove(destination, source, bytes); break;
     case Direction::kHostToDevice:
@@ -68,10 +69,7 @@ void move(void* destination, const void* source, std::size_t bytes, Direction di
         values::wrote(destination, bytes);
       }
       break;
-    case Direction::kDeviceToHost:
-      if (bytes > kValueBytes) std::memset(destination, 0, bytes);
-      else std::memcpy(destination, source, bytes);
-      break;
+    case Direction::kDeviceToHost: values::copy_to_host(destination, source, bytes); break;
     default: values::copy(destination, source, bytes); break;
   }
 }

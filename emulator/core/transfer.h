@@ -7,8 +7,8 @@
 
 namespace maya {
 
-// Copies `bytes`: really, up to kValueBytes; beyond, host-to-device and device-to-device copies move
-// nothing and device-to-host ones deliver what the device range reads as (zeros).
+// Copies `bytes`: really, up to kValueBytes; beyond, host-to-device copies move nothing, and the others what is known
+// (values/values.h), else zeros.
 // `synchronous`: a cudaMemcpy without Async.
 int copy(void* destination, const void* source, std::size_t bytes, Stream* stream, bool synchronous);
 

@@ -430,6 +430,24 @@ void copy_locally(const Placed& placed) {
     values::copy(call.recv, call.send, part_bytes(call));
 }
 
+// Large results read zero, but that each rank's assumed integers (which experts its tokens go to) are taken to be the
+// same as this rank's: all ranks make the same assumption.
+void complete_large(const Placed& placed) {
+  const Operation& call = placed.call;
+  const std::size_t own = contribution_bytes(*placed.comm, call);
+  const values::Content content = content_of(call.type);
+  std::vector<std::byte> part;
+  if (call.send && content != values::Content::kFloat && values::known(call.send, own, content) && values::Derivation::assumed()) {
+    const auto* const bytes = static_cast<const std::byte*>(call.send);
+    if (call.collective == Collective::kAllGather && buffer_bytes(*placed.comm, call) <= values::kCountableBytes) part.assign(bytes, bytes + own);
+    else values::lose("a large " + std::string(name(call.collective)) + " of integers");
+  }
+  if (!placed.waits()) return copy_locally(placed);
+  values::forget(call.recv, call.collective == Collective::kReduceScatter ? part_bytes(call) : buffer_bytes(*placed.comm, call));
+  for (std::size_t at = 0; !part.empty() && at < static_cast<std::size_t>(placed.comm->size); ++at)
+    deliver(static_cast<std::byte*>(call.recv) + at * own, part, true, call.type);
+}
+
 Placed place(Communicator& comm, const Operation& call) {
   std::uint64_t& next = point_to_point(call.collective) ? comm.transfers[{call.collective, call.peer}] : comm.collectives;
   const Group& group = this_group;
@@ -477,6 +495,7 @@ Communicator* find_communicator(const void* handle) { return state().communicato
 bool destroy_communicator(const void* handle) { return state().communicators.destroy(handle); }
 
 Result submit(Communicator& comm, const Operation& call) {
+  const values::Derivation exchanged;
   const Placed placed = place(comm, call);
   record_call(placed);
   const bool contributes = call.collective != Collective::kRecv &&
@@ -491,11 +510,10 @@ Result submit(Communicator& comm, const Operation& call) {
   }
   if (!point_to_point(call.collective))
     if (const Result result = check_neighbours(placed); result != Result::kSuccess) return result;
-  if (!placed.waits()) {
+  if (!placed.small()) {
+    complete_large(placed);
+  } else if (!placed.waits()) {
     copy_locally(placed);
-  } else if (!placed.small()) {
-    values::forget(call.recv, call.collective == Collective::kAllGather ? buffer_bytes(comm, call) : part_bytes(call) *
-                   (call.collective == Collective::kAllToAll ? static_cast<std::size_t>(comm.size) : 1));
   } else if (this_group.depth) {
     this_group.pending.push_back(placed);
   } else {

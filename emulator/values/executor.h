@@ -42,6 +42,7 @@ std::unique_ptr<Executor> make_elementwise(const Signature& kernel);
 std::unique_ptr<Executor> make_reduction(const Signature& kernel);
 std::unique_ptr<Executor> make_indexing(const Signature& kernel);
 std::unique_ptr<Executor> make_compaction(const Signature& kernel);
+std::unique_ptr<Executor> make_ranking(const Signature& kernel);
 std::unique_ptr<Executor> make_foreach(const Signature& kernel);
 // Any other kernel of which at least the pointers it writes through are known from its parameters.
 std::unique_ptr<Executor> make_opaque(const Signature& kernel);
@@ -61,10 +62,23 @@ constexpr std::size_t align_up(std::size_t offset, std::size_t alignment) {
 // Whether [pointer, pointer + bytes) lies in one allocation of device memory.
 bool on_device(const void* pointer, std::size_t bytes);
 
+// Whether a tensor is small enough to be computed. Floating-point ones beyond kSmallBytes are only where `countable`.
+inline bool computes(std::int64_t elements, ScalarType type, bool countable) {
+  if (elements * static_cast<std::int64_t>(size_of(type)) <= static_cast<std::int64_t>(kSmallBytes)) return true;
+  return elements <= kCountableElements && (countable || !is_float(type));
+}
+
+// What a tensor of this size is known as.
+inline Content content_of(ScalarType type, std::int64_t elements) {
+  const bool large = elements * static_cast<std::int64_t>(size_of(type)) > static_cast<std::int64_t>(kSmallBytes);
+  return is_float(type) && large ? Content::kCountableFloat : content_of(type);
+}
+
 // Marks what is written, element by element, with one call per contiguous run.
 class Output {
  public:
-  explicit Output(ScalarType type) : type_(type), bytes_(size_of(type)), content_(content_of(type)) {}
+  explicit Output(ScalarType type) : Output(type, content_of(type)) {}
+  Output(ScalarType type, Content content) : type_(type), bytes_(size_of(type)), content_(content) {}
   Output(std::size_t element_bytes, Content content)
       : type_(ScalarType::kUInt8), bytes_(element_bytes), content_(content) {}
   ~Output() { flush(); }

@@ -55,10 +55,11 @@ std::int64_t extent(const Geometry& geometry, int operand, std::size_t element_b
 
 bool known_operand(const Geometry& geometry, int index, const Operand& operand) {
   const std::size_t bytes = size_of(operand.type);
-  const Content content = content_of(operand.type);
   const std::int64_t span = extent(geometry, index, bytes);
+  const Content content = content_of(operand.type, span / static_cast<std::int64_t>(bytes));
   if (span > 0 && known(operand.data, static_cast<std::size_t>(span), content)) return true;
   if (geometry.numel * static_cast<std::int64_t>(bytes) >= span) return false;  // dense: no gaps to excuse
+  if (!known(operand.data, bytes, content)) return false;
   bool all = true;
   walk(geometry, index + 1, [&](const auto& offsets) {
     all = all && known(operand.data + offsets[index], bytes, content);

@@ -33,6 +33,41 @@ bool read_calculator(const std::byte* bytes, int operands, int first, const std:
 // A one-dimensional walk over densely packed elements of `bytes` each.
 Geometry contiguous(std::int64_t numel, std::span<const std::size_t> bytes);
 
+// TensorInfo<T, I> {T* data; I sizes[25], strides[25]; int dims} (ATen/cuda/detail/TensorInfo.cuh), as a
+// walk over elements, the last dimension fastest.
+struct TensorInfo {
+  std::byte* data = nullptr;
+  int dims = 0;
+  std::array<std::int64_t, kMaxDims> sizes{}, strides{};
+
+  // False: not one.
+  bool read(const std::byte* bytes, std::size_t index_bytes) {
+    data = read_at<std::byte*>(bytes, 0);
+    dims = read_at<std::int32_t>(bytes, 8 + 2 * kMaxDims * index_bytes);
+    if (dims < 0 || dims > kMaxDims) return false;
+    const auto entry = [&](std::size_t at) {
+      return index_bytes == 4 ? static_cast<std::int64_t>(read_at<std::uint32_t>(bytes, 8 + 4 * at))
+                              : read_at<std::int64_t>(bytes, 8 + 8 * at);
+    };
+    for (std::size_t dim = 0; dim < static_cast<std::size_t>(dims); ++dim) {
+      sizes[dim] = entry(dim);
+      strides[dim] = entry(kMaxDims + dim);
+      if (sizes[dim] <= 0) return false;
+    }
+    return true;
+  }
+
+  // Of the n-th element (IndexToOffset), in elements.
+  std::int64_t offset(std::int64_t linear) const {
+    std::int64_t sum = 0;
+    for (int dim = dims - 1; dim > 0; --dim) {
+      sum += linear % sizes[dim] * strides[dim];
+      linear /= sizes[dim];
+    }
+    return dims > 0 ? sum + linear * strides[0] : 0;
+  }
+};
+
 struct Operand {
   std::byte* data;
   ScalarType type;  // in memory

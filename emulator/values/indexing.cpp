@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "values/geometry.h"
@@ -31,11 +33,67 @@ bool small(std::int64_t elements, std::size_t bytes) {
   return elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kSmallBytes);
 }
 
-// Moves one element and what is known of it.
-void move_element(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (on_device(from, bytes) && known(from, bytes)) copy(to, from, bytes);
-  else forget(to, bytes);
+Content content_at(const std::byte* data) { return known_bytes().content(reinterpret_cast<std::uintptr_t>(data)); }
+
+// Whether so many elements are moved from around `source`: all that are small, and countable ones.
+bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source) {
+  if (small(elements, bytes)) return true;
+  if (!on_device(source, bytes) || !known(source, bytes) || content_at(source) == Content::kFloat) return false;
+  if (elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kCountableBytes)) return true;
+  if (Derivation::assumed()) lose(std::to_string(elements) + " indexed elements");
+  return false;
 }
+
+// Moves elements of a size and what is known of each. `into`: a tensor of which only some elements are written.
+class Mover {
+ public:
+  explicit Mover(std::size_t bytes, const std::byte* into = nullptr)
+      : bytes_(bytes), countable_(into != nullptr && content_at(into) == Content::kCountableFloat) {}
+  ~Mover() { flush(); }
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  void move(std::byte* to, const std::byte* from) {
+    if (!holds(from)) look_up(from);
+    if (holds(from)) {
+      std::memcpy(to, from, bytes_);
+      extend(to);
+      return;
+    }
+    flush();
+    if (on_device(from, bytes_) && known(from, bytes_)) copy(to, from, bytes_);  // of several ranges
+    else forget(to, bytes_);
+  }
+
+ private:
+  bool holds(const std::byte* from) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(from);
+    return address >= source_ && address + bytes_ <= range_.end;
+  }
+  void look_up(const std::byte* from) {
+    flush();
+    std::tie(source_, range_) = known_bytes().range(reinterpret_cast<std::uintptr_t>(from));
+    if (holds(from) && range_.assumed) Derivation::assume();
+  }
+  void extend(std::byte* to) {
+    if (to != end_) flush();
+    if (begin_ == nullptr) begin_ = to;
+    end_ = to + bytes_;
+  }
+  void flush() {
+    const bool countable = countable_ && range_.content == Content::kFloat;
+    if (begin_ != nullptr) {
+      wrote(begin_, static_cast<std::size_t>(end_ - begin_), countable ? Content::kCountableFloat : range_.content);
+    }
+    begin_ = end_ = nullptr;
+  }
+
+  std::size_t bytes_;
+  bool countable_;
+  std::uintptr_t source_ = 0;  // the known range last read from, [source_, range_.end)
+  KnownBytes::Range range_{};
+  std::byte *begin_ = nullptr, *end_ = nullptr;  // written, and not yet said so
+};
 
 // CatArrayBatchedCopy*<T, unsigned, Dims, batch, stride_size, ..>(T* output,
 //   CatArrInputTensorMetadata<T, unsigned, batch, stride_size> inputs, TensorSizeStride<unsigned, 4> os,
@@ -88,14 +146,15 @@ class Cat : public Executor {
     const std::size_t flags = counts + 12 * batch_;
     const bool contiguous = !strided_ || read_at<bool>(inputs, flags + at);
     const Layout from = contiguous ? layout : read_at<Layout>(inputs, align_up(flags + batch_, 4) + sizeof(Layout) * at);
-    if (!small(elements, bytes_)) {
+    if (!moves(elements, bytes_, input)) {
       forget(to, static_cast<std::size_t>(layout.offset(elements - 1, dims_) + 1) * bytes_);
       return true;
     }
+    Mover mover(bytes_);
     for (std::int64_t element = 0; element < elements; ++element) {
       const std::int64_t source = contiguous ? element : from.offset(element, dims_);
-      move_element(to + layout.offset(element, dims_) * static_cast<std::int64_t>(bytes_),
-           input + source * static_cast<std::int64_t>(bytes_), bytes_);
+      mover.move(to + layout.offset(element, dims_) * static_cast<std::int64_t>(bytes_),
+                 input + source * static_cast<std::int64_t>(bytes_));
     }
     return true;
   }
@@ -139,15 +198,16 @@ class Index : public Executor {
     const auto indices = read_at<std::uint64_t>(lambda, at + 16);
     if (indices > kMaxDims || !on_device(out, bytes_)) return false;
     const std::byte* const tables = lambda + at + 24;
-    if (!small(geometry.numel, 8) || !indices_known(geometry, tables, indices)) {
+    if (!indices_known(geometry, tables, indices) || !(small(geometry.numel, 8) || moves(geometry.numel, bytes_, in))) {
       if (put_) clobber(out);
       else forget_operand(geometry, 0, out, bytes_);
       return true;
     }
+    Mover mover(bytes_, put_ ? out : nullptr);
     walk(geometry, 3, [&](const auto& offsets) {
       const std::int64_t offset = indexed_offset(tables, indices, offsets[2]);
-      if (put_) move_element(out + offsets[0] + offset, in + offsets[1], bytes_);
-      else move_element(out + offsets[0], in + offsets[1] + offset, bytes_);
+      if (put_) mover.move(out + offsets[0] + offset, in + offsets[1]);
+      else mover.move(out + offsets[0], in + offsets[1] + offset);
     });
     return true;
   }
@@ -178,6 +238,40 @@ class Index : public Executor {
   bool put_;
 };
 
+// indexing_backward_kernel_stride_1<T>(const int64_t* positions, const int64_t* order, const T* in, T* out, int64_t count,
+//   int64_t stride, int64_t stride_before, int64_t outer, bool accumulate) (Indexing.cu), index_put where algorithms must
+// be deterministic: out[positions[i]] = in[order[i]].
+class SortedPut : public Executor {
+ public:
+  explicit SortedPut(std::size_t bytes) : bytes_(bytes) {}
+
+  bool run(const Launch& launch) const override {
+    const auto *const positions = launch.argument<const std::byte*>(0), *const order = launch.argument<const std::byte*>(1);
+    const auto* const in = launch.argument<const std::byte*>(2);
+    auto* const out = launch.argument<std::byte*>(3);
+    const auto count = launch.argument<std::int64_t>(4);
+    if (count <= 0 || !on_device(out, bytes_)) return false;
+    const auto known_indices = [&](const std::byte* data) {
+      const auto all = static_cast<std::size_t>(count) * 8;
+      return on_device(data, all) && known(data, all, Content::kInteger);
+    };
+    if (launch.argument<std::int64_t>(7) != 1 || launch.argument<bool>(8) || count > kCountableElements ||
+        !known_indices(positions) || !known_indices(order) || !on_device(in, bytes_) || !known(in, bytes_)) {
+      clobber(out);
+      return true;
+    }
+    Mover mover(bytes_, out);
+    for (std::size_t at = 0; at < static_cast<std::size_t>(count); ++at) {
+      const auto place = static_cast<std::size_t>(read_at<std::int64_t>(positions, 8 * at));
+      mover.move(out + place * bytes_, in + static_cast<std::size_t>(read_at<std::int64_t>(order, 8 * at)) * bytes_);
+    }
+    return true;
+  }
+
+ private:
+  std::size_t bytes_;
+};
+
 // flip_kernel_impl<T>: {OffsetCalculator<2, unsigned, signed strides>; char* out; const char* in}.
 class Flip : public Executor {
  public:
@@ -190,8 +284,9 @@ class Flip : public Executor {
     const std::size_t at = align_up(calculator_bytes(2), 8);
     auto* const out = read_at<std::byte*>(launch.bytes(1), at);
     const auto* const in = read_at<const std::byte*>(launch.bytes(1), at + 8);
-    if (!on_device(out, bytes_) || !small(geometry.numel, bytes_)) return false;
-    walk(geometry, 2, [&](const auto& offsets) { move_element(out + offsets[0], in + offsets[1], bytes_); });
+    if (!on_device(out, bytes_) || !moves(geometry.numel, bytes_, in)) return false;
+    Mover mover(bytes_);
+    walk(geometry, 2, [&](const auto& offsets) { mover.move(out + offsets[0], in + offsets[1]); });
     return true;
   }
 
@@ -212,14 +307,15 @@ class Roll : public Executor {
     const auto size = launch.argument<std::int64_t>(5), stride = launch.argument<std::int64_t>(6);
     if (count <= 0 || size <= 0 || stride <= 0 || !on_device(out, bytes_)) return false;
     const auto all = static_cast<std::size_t>(count) * bytes_;
-    if (all > kSmallBytes || !on_device(in, all) || !known(in, all)) {
+    if (!moves(count, bytes_, in) || !on_device(in, all) || !known(in, all)) {
       forget(out, all);
       return true;
     }
+    Mover mover(bytes_);
     for (std::int64_t at = 0; at < count; ++at) {
       const std::int64_t place = at / stride % size;
       const std::int64_t source = at + ((place + start) % size - place) * stride;
-      move_element(out + static_cast<std::size_t>(at) * bytes_, in + static_cast<std::size_t>(source) * bytes_, bytes_);
+      mover.move(out + static_cast<std::size_t>(at) * bytes_, in + static_cast<std::size_t>(source) * bytes_);
     }
     return true;
   }
@@ -263,14 +359,15 @@ class Gather : public Executor {
     const auto stride = read_at<std::int64_t>(lambda, at + 32) * static_cast<std::int64_t>(bytes_);
     const auto* const source = read_at<const std::byte*>(lambda, at + 48);
     if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
-    if (!small(geometry.numel, 8) || !known_operand(geometry, 2, {index, index_})) {
+    if (!known_operand(geometry, 2, {index, index_}) || !(small(geometry.numel, 8) || moves(geometry.numel, bytes_, source))) {
       if (scatter_) clobber(self);
       else forget_operand(geometry, 0, self, bytes_);
       return true;
     }
+    Mover mover(bytes_, scatter_ ? self : nullptr);
     walk(geometry, 3, [&](const auto& offsets) {
       const std::int64_t picked = std::clamp<std::int64_t>(load(index_, index + offsets[2]).i, 0, limit - 1) * stride;
-      move_element(self + offsets[0] + (scatter_ ? picked : 0), source + offsets[1] + (scatter_ ? 0 : picked), bytes_);
+      mover.move(self + offsets[0] + (scatter_ ? picked : 0), source + offsets[1] + (scatter_ ? 0 : picked));
     });
     return true;
   }
@@ -299,14 +396,14 @@ class ScatterFill : public Executor {
     const auto stride = read_at<std::int64_t>(lambda, at + 32) * static_cast<std::int64_t>(bytes_);
     const std::byte* const value = lambda + at + 48;
     if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
-    if (!small(geometry.numel, 8) || !known_operand(geometry, 1, {index, index_})) {
+    if (geometry.numel > kCountableElements || !known_operand(geometry, 1, {index, index_})) {
       clobber(self);
       return true;
     }
     walk(geometry, 2, [&](const auto& offsets) {
       const std::int64_t picked = std::clamp<std::int64_t>(load(index_, index + offsets[1]).i, 0, limit - 1) * stride;
       std::byte* const to = self + offsets[0] + picked;
-      const Content content = known_bytes().content(reinterpret_cast<std::uintptr_t>(to));
+      const Content content = content_at(to);
       std::memcpy(to, value, bytes_);
       wrote(to, bytes_, content);
     });
@@ -351,44 +448,21 @@ class SliceGather : public Executor {
     if (indices <= 0 || slice <= 0 || !on_device(out, static_cast<std::size_t>(slice))) return false;
     const auto bytes = static_cast<std::size_t>(slice);
     const std::size_t packed[] = {size_of(index_)};
-    if (!small(indices, bytes) || !known_operand(contiguous(indices, packed), 0, {index, index_})) {
+    if (!moves(indices, bytes, in) || !known_operand(contiguous(indices, packed), 0, {index, index_})) {
       forget(out, static_cast<std::size_t>((indices - 1) * out_stride + slice));
       return true;
     }
+    Mover mover(bytes);
     for (std::int64_t at = 0; at < indices; ++at) {
       std::int64_t picked = load(index_, index + static_cast<std::size_t>(at) * size_of(index_)).i;
       if (picked < 0) picked += limit;
-      move_element(out + at * out_stride, in + std::clamp<std::int64_t>(picked, 0, limit - 1) * in_stride, bytes);
+      mover.move(out + at * out_stride, in + std::clamp<std::int64_t>(picked, 0, limit - 1) * in_stride);
     }
     return true;
   }
 
  private:
   ScalarType index_;
-};
-
-// TensorInfo<T, I> {T* data; I sizes[25], strides[25]; int dims} (ATen/cuda/detail/TensorInfo.cuh), as a
-// walk over elements, the last dimension fastest. False: not one.
-struct TensorInfo {
-  std::byte* data = nullptr;
-  int dims = 0;
-  std::array<std::int64_t, kMaxDims> sizes{}, strides{};
-
-  bool read(const std::byte* bytes, std::size_t index_bytes) {
-    data = read_at<std::byte*>(bytes, 0);
-    dims = read_at<std::int32_t>(bytes, 8 + 2 * kMaxDims * index_bytes);
-    if (dims < 0 || dims > kMaxDims) return false;
-    const auto entry = [&](std::size_t at) {
-      return index_bytes == 4 ? static_cast<std::int64_t>(read_at<std::uint32_t>(bytes, 8 + 4 * at))
-                              : read_at<std::int64_t>(bytes, 8 + 8 * at);
-    };
-    for (std::size_t dim = 0; dim < static_cast<std::size_t>(dims); ++dim) {
-      sizes[dim] = entry(dim);
-      strides[dim] = entry(kMaxDims + dim);
-      if (sizes[dim] <= 0) return false;
-    }
-    return true;
-  }
 };
 
 // indexSelect{Small,Large}Index<T, I, IndexType, ..>(TensorInfo dst, src, index, int dst_dim, int src_dim,
@@ -414,7 +488,7 @@ class IndexSelect : public Executor {
     const std::size_t packed[] = {size_of(index_) * static_cast<std::size_t>(index.dims == 0 ? 1 : index.strides[0])};
     const Geometry positions = contiguous(indices, packed);
     const std::int64_t to_step = to.strides[to_dim] * static_cast<std::int64_t>(bytes_);
-    if (!small(slice.numel * indices, bytes_) || !known_operand(positions, 0, {index.data, index_})) {
+    if (!moves(slice.numel * indices, bytes_, from.data) || !known_operand(positions, 0, {index.data, index_})) {
       slice.sizes[slice.dims] = indices;
       slice.strides[0][slice.dims++] = to_step;
       slice.numel *= indices;
@@ -422,10 +496,11 @@ class IndexSelect : public Executor {
       return true;
     }
     const std::int64_t from_step = from.strides[from_dim] * static_cast<std::int64_t>(bytes_);
+    Mover mover(bytes_);
     for (std::int64_t at = 0; at < indices; ++at) {
       const std::int64_t picked = load(index_, index.data + static_cast<std::size_t>(at) * packed[0]).i;
       walk(slice, 2, [&](const auto& offsets) {
-        move_element(to.data + at * to_step + offsets[0], from.data + picked * from_step + offsets[1], bytes_);
+        mover.move(to.data + at * to_step + offsets[0], from.data + picked * from_step + offsets[1]);
       });
     }
     return true;
@@ -482,11 +557,12 @@ class Triangle : public Executor {
       geometry.strides[1][geometry.dims] = from.strides[dim] * static_cast<std::int64_t>(bytes_);
       geometry.numel *= from.sizes[dim];
     }
-    if (!small(geometry.numel, bytes_)) {
+    if (!moves(geometry.numel, bytes_, from.data)) {
       forget_operand(geometry, 0, to.data, bytes_);
       return true;
     }
     std::int64_t at = 0;
+    Mover mover(bytes_);
     const std::vector<std::byte> nothing(bytes_);
     walk(geometry, 2, [&](const auto& offsets) {
       const std::int64_t column = at % from.sizes[from.dims - 1];
@@ -494,7 +570,7 @@ class Triangle : public Executor {
       const bool kept = upper_ ? column - row >= diagonal : column - row <= diagonal;
       std::byte* const element = to.data + offsets[0];
       if (kept) {
-        move_element(element, from.data + offsets[1], bytes_);
+        mover.move(element, from.data + offsets[1]);
       } else {
         std::memcpy(element, nothing.data(), bytes_);
         wrote(element, bytes_);
@@ -540,14 +616,16 @@ class Scan : public Executor {
     }
     const std::size_t bytes = size_of(type_), all = static_cast<std::size_t>(outer * inner * row) * bytes;
     if (all == 0 || !on_device(to, all)) return false;
-    if (all > kSmallBytes || !on_device(from, all) || !known(from, all, content_of(type_))) {
+    if (!on_device(from, all) || !known(from, all, content_of(type_, outer * inner * row)) ||
+        !computes(outer * inner * row, type_, Derivation::assumed())) {
+      if (Derivation::assumed()) lose("a running sum of " + std::to_string(outer * inner * row) + " elements");
       forget(to, all);
       return true;
     }
     for (std::int64_t line = 0; line < outer * inner; ++line) {
       scan(from, to, line / inner * row * inner + line % inner, inner, row);
     }
-    wrote(to, all, content_of(type_));
+    wrote(to, all, content_of(type_, outer * inner * row));
     return true;
   }
 
@@ -603,6 +681,10 @@ std::unique_ptr<Executor> make_indexing(const Signature& kernel) {
   if (kernel.name == "index_elementwise_kernel") return make_index(kernel);
   if (kernel.name == "_scatter_gather_elementwise_kernel") return make_gather(kernel);
   if (kernel.name == "indexSelectSmallIndex" || kernel.name == "indexSelectLargeIndex") return make_index_select(kernel);
+  if (kernel.name == "indexing_backward_kernel_stride_1" && kernel.templates.size() == 1 && kernel.parameters.size() == 9) {
+    const std::size_t bytes = moved_bytes(kernel.templates[0]);
+    return bytes == 0 ? nullptr : std::make_unique<SortedPut>(bytes);
+  }
   if (kernel.name == "triu_tril_kernel") return make_triangle(kernel);
   if (kernel.name == "roll_cuda_kernel" && kernel.templates.size() == 1) {
     const std::size_t bytes = moved_bytes(kernel.templates[0]);

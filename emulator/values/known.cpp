@@ -36,40 +36,43 @@ KnownBytes::Ranges::const_iterator KnownBytes::holding(std::uintptr_t address) c
 
 // Removes [begin, end) from the ranges without touching memory.
 void KnownBytes::cut(std::uintptr_t begin, std::uintptr_t end) {
+  const auto keep_behind = [&](Range old) {
+    if (old.end > end) ranges_.emplace(end, old);
+  };
   auto range = ranges_.lower_bound(begin);
   if (range != ranges_.begin()) {
     const auto before = std::prev(range);
-    const auto [old_end, content] = before->second;
-    if (old_end > begin) {
+    const Range old = before->second;
+    if (old.end > begin) {
       before->second.end = begin;
-      if (old_end > end) ranges_.emplace(end, Range{old_end, content});
+      keep_behind(old);
     }
   }
   while (range != ranges_.end() && range->first < end) {
-    const auto [old_end, content] = range->second;
+    const Range old = range->second;
     range = ranges_.erase(range);
-    if (old_end > end) ranges_.emplace(end, Range{old_end, content});
+    keep_behind(old);
   }
 }
 
-void KnownBytes::wrote(std::uintptr_t begin, std::size_t bytes, Content content) {
+void KnownBytes::wrote(std::uintptr_t begin, std::size_t bytes, Content content, bool assumed) {
   if (bytes == 0) return;
-  std::uintptr_t end = begin + bytes;
   const std::lock_guard lock(mutex_);
-  const auto same = ranges_.find(begin);  // a tensor written again, the common case
-  if (same != ranges_.end() && same->second.end == end) {
-    same->second.content = content;
-    return;
-  }
-  cut(begin, end);
-  const auto after = ranges_.find(end);
-  if (end % kBlockAlignment != 0 && after != ranges_.end() && after->second.content == content) {
-    end = after->second.end;
+  Range written{begin + bytes, content, assumed};
+  const auto alike = [&](Ranges::const_iterator other) {
+    return other != ranges_.end() && other->second.content == content && other->second.assumed == assumed;
+  };
+  const auto around = holding(begin);  // a tensor written again, or a part of it: the common cases
+  if (alike(around) && around->second.end >= written.end) return;
+  cut(begin, written.end);
+  const auto after = ranges_.find(written.end);
+  if (written.end % kBlockAlignment != 0 && alike(after)) {
+    written.end = after->second.end;
     ranges_.erase(after);
   }
   const auto before = begin % kBlockAlignment != 0 ? holding(begin - 1) : ranges_.cend();
-  if (before != ranges_.cend() && before->second.content == content) begin = before->first;
-  ranges_[begin] = Range{end, content};
+  if (alike(before)) begin = before->first;
+  ranges_[begin] = written;
 }
 
 void KnownBytes::forget(std::uintptr_t begin, std::size_t bytes) {
@@ -95,15 +98,18 @@ void KnownBytes::clobber(std::uintptr_t begin) {
   forget(begin, end - begin);
 }
 
-bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content) const {
+bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const {
   const std::uintptr_t end = begin + bytes;
   const std::lock_guard lock(mutex_);
   auto range = holding(begin);
+  bool any_assumed = false;
   while (begin < end) {
     if (range == ranges_.end() || range->first > begin || !readable(range->second.content, content)) return false;
     begin = range->second.end;
+    any_assumed |= range->second.assumed;
     ++range;
   }
+  assumed |= any_assumed;
   return true;
 }
 
@@ -111,6 +117,13 @@ Content KnownBytes::content(std::uintptr_t begin) const {
   const std::lock_guard lock(mutex_);
   const auto range = holding(begin);
   return range == ranges_.end() ? Content::kBytes : range->second.content;
+}
+
+std::pair<std::uintptr_t, KnownBytes::Range> KnownBytes::range(std::uintptr_t address) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = holding(address);
+  if (found == ranges_.end()) return {address, {address, Content::kBytes, false}};
+  return *found;
 }
 
 }  // namespace maya::values

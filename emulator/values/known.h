@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "values/values.h"
 
@@ -12,18 +13,24 @@ namespace maya::values {
 // Disjoint ranges of known bytes. Every byte outside them reads zero: forgetting a range zeroes it.
 class KnownBytes {
  public:
-  void wrote(std::uintptr_t begin, std::size_t bytes, Content content);
+  void wrote(std::uintptr_t begin, std::size_t bytes, Content content, bool assumed);
   void forget(std::uintptr_t begin, std::size_t bytes);
   void clobber(std::uintptr_t begin);
-  bool known(std::uintptr_t begin, std::size_t bytes, Content content) const;
+  // Sets `assumed` where it is known and any of it is assumed.
+  bool known(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const;
   // What the known range that holds `begin` was written as.
   Content content(std::uintptr_t begin) const;
 
- private:
   struct Range {
     std::uintptr_t end;
     Content content;
+    bool assumed;
+    bool operator==(const Range&) const = default;
   };
+  // The known range that holds `address`, from its first byte; empty: none does.
+  std::pair<std::uintptr_t, Range> range(std::uintptr_t address) const;
+
+ private:
   using Ranges = std::map<std::uintptr_t, Range>;
 
   Ranges::const_iterator holding(std::uintptr_t address) const;

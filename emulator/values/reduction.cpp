@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "values/geometry.h"
 
@@ -254,11 +255,13 @@ class Reduction : public Executor {
     Arguments arguments;
     if (!read_arguments(shape_, launch, arguments) || !on_device(arguments.result, 1)) return false;
     if (!computable(arguments)) {
-      if (shape_.kind == Kind::kAll && !arguments.partial) assume_all(arguments);
-      else forget_results(arguments);
+      if (shape_.kind == Kind::kAll && !arguments.partial) return assume_all(arguments), true;
+      forget_results(arguments);
+      if (!arguments.partial) assume_picks(arguments);
       return true;
     }
     const Lane scalar = load(shape_.scalar, launch.bytes(0));
+    if (counts(arguments)) return true;
     if (is_float(shape_.element)) reduce<double>(arguments, scalar);
     else reduce<std::int64_t>(arguments, scalar);
     return true;
@@ -267,14 +270,16 @@ class Reduction : public Executor {
  private:
   bool computable(const Arguments& arguments) const {
     const auto whole = whole_input(arguments);
-    const auto bytes = static_cast<std::int64_t>(size_of(shape_.element));
-    if (shape_.kind == Kind::kOther || arguments.partial || !whole ||
-        whole->numel * bytes > static_cast<std::int64_t>(kSmallBytes)) {
+    if (shape_.kind == Kind::kOther || arguments.partial || !whole) return false;
+    const std::int64_t span = extent(*whole, 0, size_of(shape_.element));
+    if (span <= 0 || !on_device(arguments.source, static_cast<std::size_t>(span)) ||
+        !known_operand(*whole, 0, {arguments.source, shape_.element})) {
       return false;
     }
-    const std::int64_t span = extent(*whole, 0, size_of(shape_.element));
-    return span > 0 && on_device(arguments.source, static_cast<std::size_t>(span)) &&
-           known_operand(*whole, 0, {arguments.source, shape_.element});
+    // Of large floating-point tensors only those that count what was picked.
+    if (computes(whole->numel, shape_.element, Derivation::assumed())) return true;
+    if (Derivation::assumed()) lose("a reduction of " + std::to_string(whole->numel) + " elements");
+    return false;
   }
 
   // The second result is packed as the first, in elements of its own type (ReduceOp::set_results).
@@ -302,9 +307,39 @@ class Reduction : public Executor {
     walk(arguments.kept, 1, [&](const auto& kept) { results.put(arguments.result + kept[0], {.i = 1}); });
   }
 
+  // Which element an uncomputed row is largest or smallest at: each row the next (ranking.cpp).
+  void assume_picks(const Arguments& arguments) const {
+    const bool only = shape_.kind == Kind::kArgMaximum || shape_.kind == Kind::kArgMinimum;
+    if ((!only && !(indexes() && arguments.results == 2)) || arguments.kept.numel > kCountableElements) return;
+    std::byte* const picks = only ? arguments.result : arguments.second_result;
+    if (!on_device(picks, 1)) return;
+    Derivation::assume();
+    Output output(ScalarType::kInt64);
+    std::int64_t row = 0;
+    walk(arguments.kept, 1, [&](const auto& kept) {
+      output.put(picks + (only ? kept[0] : second_offset(kept[0])), Lane{.i = row++ % arguments.reduced.numel});
+    });
+  }
+
+  // Sums of integers, the common reduction of large tensors.
+  bool counts(const Arguments& arguments) const {
+    if (shape_.kind != Kind::kSum || is_float(shape_.element) || is_float(shape_.result)) return false;
+    return with_countable(shape_.element, [&](auto element) {
+      Output results(shape_.result);
+      walk(arguments.kept, 2, [&](const auto& kept) {
+        std::uint64_t sum = 0;  // wraps
+        walk(arguments.reduced, 1, [&](const auto& reduced) {
+          std::memcpy(&element, arguments.source + kept[1] + reduced[0], sizeof element);
+          sum += static_cast<std::uint64_t>(static_cast<std::int64_t>(element));
+        });
+        results.put(arguments.result + kept[0], cast(ScalarType::kInt64, shape_.result, Lane{.i = static_cast<std::int64_t>(sum)}));
+      });
+    });
+  }
+
   template <class T>
   void reduce(const Arguments& arguments, Lane scalar) const {
-    Output results(shape_.result), second_results(second_type());
+    Output results(shape_.result, content_of(shape_.result, arguments.kept.numel)), second_results(second_type());
     walk(arguments.kept, 2, [&](const auto& kept) {
       Accumulator<T> acc;
       std::int64_t at = arguments.base_index;

@@ -37,6 +37,18 @@ union Lane {
 
 Lane load(ScalarType type, const std::byte* from);
 void store(ScalarType type, Lane value, std::byte* to);
+// Calls `visit(T{})` with the type that large countable tensors are made of; false: not one of those.
+template <class Visit>
+bool with_countable(ScalarType type, Visit visit) {
+  switch (type) {
+    case ScalarType::kBool: visit(bool{}); return true;
+    case ScalarType::kInt32: visit(std::int32_t{}); return true;
+    case ScalarType::kInt64: visit(std::int64_t{}); return true;
+    case ScalarType::kFloat: visit(float{}); return true;
+    default: return false;
+  }
+}
+
 // static_cast from one element type to another, with the rounding of the latter.
 Lane cast(ScalarType from, ScalarType to, Lane value);
 

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/memory.h"
@@ -35,7 +38,8 @@ class Executors {
 
  private:
   static std::unique_ptr<Executor> make(const Signature& kernel) {
-    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_compaction, make_foreach}) {
+    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_compaction, make_ranking,
+                              make_foreach}) {
       if (auto executor = family(kernel)) return executor;
     }
     return make_opaque(kernel);
@@ -50,6 +54,23 @@ Executors& executors() {
   return instance;
 }
 
+thread_local bool assumed_input = false;  // of the operation that this thread is at
+
+// One line in the rank's table, once a process.
+void annotate_once(const std::string& line) {
+  static std::mutex mutex;  // protects lines
+  static std::set<std::string> lines;
+  const std::lock_guard lock(mutex);
+  if (lines.insert(line).second) annotate(line);
+}
+
+// The way the script takes from here on may follow from it.
+void note_assumption() {
+  annotate_once("{\"note\": " +
+                json_quote("what is picked by values that nobody computes (the experts of a token) is taken to be balanced: "
+                           "each expert gets equally many tokens") + "}");
+}
+
 }  // namespace
 
 bool on_device(const void* pointer, std::size_t bytes) {
@@ -57,8 +78,18 @@ bool on_device(const void* pointer, std::size_t bytes) {
          (bytes <= 1 || is_device_pointer(static_cast<const std::byte*>(pointer) + bytes - 1));
 }
 
+Derivation::Derivation() : outer_(std::exchange(assumed_input, false)) {}
+Derivation::~Derivation() { assumed_input = outer_; }
+bool Derivation::assumed() { return assumed_input; }
+void Derivation::assume() { assumed_input = true; }
+
+void lose(std::string_view what) {
+  annotate_once("{\"uncovered\": " + json_quote(std::string(what) + ", which follows from the experts that tokens are "
+                                                 "taken to pick, read as zeros") + "}");
+}
+
 void wrote(const void* pointer, std::size_t bytes, Content content) {
-  known_bytes().wrote(address(pointer), bytes, content);
+  known_bytes().wrote(address(pointer), bytes, content, assumed_input);
 }
 
 void forget(const void* pointer, std::size_t bytes) { known_bytes().forget(address(pointer), bytes); }
@@ -66,11 +97,11 @@ void forget(const void* pointer, std::size_t bytes) { known_bytes().forget(addre
 void clobber(const void* pointer) { known_bytes().clobber(address(pointer)); }
 
 bool known(const void* pointer, std::size_t bytes, Content content) {
-  return known_bytes().known(address(pointer), bytes, content);
+  return known_bytes().known(address(pointer), bytes, content, assumed_input);
 }
 
 void copy(void* destination, const void* source, std::size_t bytes) {
-  if (bytes > kSmallBytes || !known(source, bytes)) {
+  if (bytes > kCountableBytes || !known(source, bytes)) {
     forget(destination, bytes);
     return;
   }
@@ -79,10 +110,18 @@ void copy(void* destination, const void* source, std::size_t bytes) {
   wrote(destination, bytes, content);
 }
 
+void copy_to_host(void* destination, const void* source, std::size_t bytes) {
+  const bool real = bytes <= kCountableBytes && known(source, bytes);
+  if (real && Derivation::assumed()) note_assumption();
+  if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
+  else std::memset(destination, 0, bytes);
+}
+
 void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
             std::size_t) {
   if (!std::atomic_ref(kernel.resolved).load(std::memory_order_acquire)) executors().resolve(kernel);
   if (kernel.executor == nullptr || args == nullptr) return;
+  const Derivation computed;
   static_cast<const Executor*>(kernel.executor)->run({grid, block, args});
 }
 

@@ -5,20 +5,28 @@
 // kernels computed here) and is forgotten (zeroed) when something that nobody computes overwrites it.
 // A kernel computes only where all its inputs are known, so that no stale byte and no infinity made of
 // uncomputed zeros ever reaches the framework.
+//
+// What is picked by values that nobody computed (the experts of a token) is *assumed*: spread evenly over what there is
+// to pick from (ranking.cpp). All that follows from an assumed value is assumed, and the trace notes when the host reads it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "core/kernel.h"
 
 namespace maya::values {
 
 inline constexpr std::size_t kSmallBytes = 64 * 1024;  // per tensor or copy
+// Of a tensor of integers or truth values, which stay exact whatever is made of them: a map of tokens to experts.
+inline constexpr std::int64_t kCountableElements = std::int64_t{1} << 20;
+inline constexpr std::size_t kCountableBytes = 8 * static_cast<std::size_t>(kCountableElements);
 
 // How known bytes were written. A range known as one of the numeric contents is not known as the other:
-// its memory was reused by a kernel whose outputs could not be told.
-enum class Content : std::uint8_t { kBytes, kInteger, kFloat };
+// its memory was reused by a kernel whose outputs could not be told. kCountableFloat is a floating-point tensor beyond
+// kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic.
+enum class Content : std::uint8_t { kBytes, kInteger, kFloat, kCountableFloat };
 
 // A launch, called by the CUDA runtime and driver entry points before they return, in program order.
 // `args[i]` points to the i-th by-value parameter. Costs one branch where the kernel has no executor.
@@ -38,8 +46,28 @@ void clobber(const void* pointer);
 // Whether every byte of the range is known and may be read as `content` (kBytes: as anything).
 bool known(const void* pointer, std::size_t bytes, Content content = Content::kBytes);
 
-// A device-to-device copy of any size: real bytes up to kSmallBytes where the source is known, else the
-// destination is forgotten.
+// A device-to-device copy of any size: real bytes where the source is known, else the destination is forgotten.
 void copy(void* destination, const void* source, std::size_t bytes);
+
+// A device-to-host copy of any size: real bytes or zeros.
+void copy_to_host(void* destination, const void* source, std::size_t bytes);
+
+// What this thread does with values until the end of this scope is one operation: what it writes after it found an
+// assumed value known is assumed too.
+class Derivation {
+ public:
+  Derivation();
+  ~Derivation();
+  Derivation(const Derivation&) = delete;
+  Derivation& operator=(const Derivation&) = delete;
+  static bool assumed();
+  static void assume();  // from here on
+
+ private:
+  bool outer_;
+};
+
+// Tells the user that `what`, which follows from assumed values, was not computed: the prediction is INCOMPLETE.
+void lose(std::string_view what);
 
 }  // namespace maya::values

@@ -125,3 +125,145 @@ def test_triton_kernel_overwrites_what_was_known(emulate: Callable[..., Any]) ->
         variables={"TORCHINDUCTOR_COMPILE_THREADS": "1"},
     )
     assert run.result == [True, True, 7 * 128, 384.0]
+
+
+def test_what_uncomputed_values_pick_is_balanced(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        result = []
+        for tokens, experts, k in ((64, 4, 1), (2048, 8, 2), (2048, 60, 4), (512, 256, 8), (64, 8, 8)):
+            logits = torch.rand(tokens, 32, device="cuda") @ torch.rand(32, experts, device="cuda")
+            _, picks = logits.topk(k, dim=1)
+            _, by_sort = logits.sort(dim=1, descending=True)
+            distinct = [all(len(set(row)) == k for row in some[:, :k].tolist()) for some in (picks, by_sort)]
+            loads = [some.flatten().bincount(minlength=experts) for some in (picks, by_sort[:, :k].contiguous())]
+            loads += [some.bincount(minlength=experts) for some in (logits.argmax(1), logits.max(1).indices)]
+            result.append(distinct + [int(load.max() - load.min()) for load in loads])
+        """
+    )
+    assert run.result[0] == [True, True, 0, 0, 0, 0]
+    for distinct, by_sort_distinct, by_topk, by_sort, *by_one in run.result:
+        assert distinct and by_sort_distinct
+        assert by_topk <= 1 and max(by_one) <= 1
+        assert by_sort <= 8  # the last rows do not go round whole
+    assert len(run.trace.remarks) == 1 and "balanced" in run.trace.remarks[0]
+
+
+# Of 4,096 tokens among 24 experts: everything larger than 64 KiB.
+ROUTING = """
+import torch
+from torch.nn.functional import one_hot
+
+TOKENS, EXPERTS, TOP = 4096, 24, 3
+
+def counted(picks):  # histc of integers is the device's alone
+    return torch.histc(picks if picks.is_cuda else picks.float(), bins=EXPERTS, min=0, max=EXPERTS - 1).long()
+
+def routed(picks):
+    scores = torch.zeros(TOKENS, EXPERTS, device=picks.device)
+    map = torch.zeros_like(scores).int().scatter(1, picks, 1).bool()
+    yield "map", map
+    yield "counts", map.sum(0)
+    yield "float counts", map.float().sum(0)
+    yield "share", map.float().mean(0)
+    yield "by expert", [torch.where(picks == expert)[0] for expert in range(3)]
+    yield "expert's tokens", torch.arange(TOKENS, device=picks.device)[(picks == 5).any(-1)]
+    yield "one hot", one_hot(picks, EXPERTS).sum(1)
+    yield "permuted one hot", one_hot(picks, EXPERTS).permute(2, 1, 0).contiguous()
+    yield "hit", one_hot(picks, EXPERTS).sum((0, 1)).greater(0).nonzero()
+    tokens = torch.arange(TOKENS, device=picks.device).expand(EXPERTS, -1)
+    yield "masked select", tokens.masked_select(map.T.contiguous())
+    yield "nonzero", map.nonzero()
+    yield "bincount", picks.flatten().bincount(minlength=EXPERTS)
+    yield "histc", counted(picks.flatten())
+    yield "histc of floats", torch.histc(picks.flatten().float(), bins=EXPERTS, min=0, max=EXPERTS)
+    yield "argsort", picks.flatten().argsort(stable=True)
+    yield "few argsorted", picks.flatten()[:3000].argsort(stable=True)
+    yield "sort", picks.flatten().int().sort(descending=True).values
+    yield "place in expert", map.int().cumsum(0)
+    yield "within capacity", map & (map.int().cumsum(0) <= 400)
+    yield "offsets", map.sum(0).cumsum(0)
+    yield "chosen", picks.gather(1, torch.zeros_like(picks[:, :1]))
+    yield "both", torch.cat([map, map])
+    yield "index put", torch.zeros(TOKENS, EXPERTS, device=picks.device).index_put(
+        (torch.arange(TOKENS, device=picks.device).unsqueeze(1), picks), torch.ones(1, device=picks.device)).bool()
+    yield "copy", map.clone().flip(0)
+"""
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_what_follows_from_picks_computes_at_any_size_in_use(
+    emulate: Callable[..., Any], deterministic: bool
+) -> None:
+    run = emulate(
+        f"""
+        import torch
+        from routing import EXPERTS, TOKENS, TOP, routed
+        torch.use_deterministic_algorithms({deterministic}, warn_only=True)
+        logits = torch.rand(TOKENS, 32, device="cuda") @ torch.rand(32, EXPERTS, device="cuda")
+        picks = logits.topk(TOP, dim=1).indices
+        def same(a, b):
+            return all(map(same, a, b)) if isinstance(a, list) else torch.equal(a.cpu(), b)
+        result = [name for (name, found), (_, expected) in zip(routed(picks), routed(picks.cpu()))
+                  if not same(found, expected)]
+        """,
+        files={"routing.py": ROUTING},
+    )
+    assert run.result == []
+    assert not run.trace.uncovered
+
+
+def test_known_values_are_ranked(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        numbers = (torch.arange(96) * 37 % 97).float().reshape(4, 24)
+        result = []
+        for largest in (True, False):
+            for dim in (0, 1):
+                found, expected = (x.topk(3, dim=dim, largest=largest) for x in (numbers.cuda(), numbers))
+                result += [torch.equal(found.values.cpu(), expected.values)]
+                result += [torch.equal(found.indices.cpu(), expected.indices)]
+        found, expected = (x.sort(descending=True).indices for x in (numbers.cuda(), numbers))
+        result += [torch.equal(found.cpu(), expected)]
+        """
+    )
+    assert run.result == [True] * 9
+    assert run.trace.remarks == ()
+
+
+def test_picks_that_the_host_never_reads_are_not_worth_a_note(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.rand(512, 64, device="cuda", requires_grad=True)
+        largest, _ = x.max(-1)
+        (x - largest.unsqueeze(-1)).sum().backward()
+        result = x.grad.sum().item()
+        """
+    )
+    assert run.trace.remarks == () and run.result == 0.0
+
+
+def test_a_map_too_large_to_follow_is_told(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        picks = (torch.rand(1 << 15, 8, device="cuda") @ torch.rand(8, 64, device="cuda")).argmax(1)
+        result = (picks.unsqueeze(1) == torch.arange(64, device="cuda")).sum(0).tolist()
+        """
+    )
+    assert set(run.result) == {0}
+    assert "2097152 integers or truth values" in run.trace.uncovered[0]
+
+
+def test_large_zeros_are_no_input_of_arithmetic(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        zeros = torch.zeros(1 << 17, device="cuda")
+        result = [(1 / zeros).isinf().any().item(), (1 / zeros.sum()).item(), (zeros / zeros)[:9].isnan().any().item()]
+        """
+    )
+    assert run.result == [False, 0.0, False]

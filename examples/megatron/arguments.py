@@ -7,6 +7,7 @@ import os
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pretrain a GPT with megatron-core.", allow_abbrev=False)
     _model(parser.add_argument_group("model"))
+    _experts(parser.add_argument_group("mixture of experts"))
     _parallelism(parser.add_argument_group("parallelism"))
     _training(parser.add_argument_group("training"))
     _fusions(parser.add_argument_group("fusions"))
@@ -50,6 +51,25 @@ def _model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"],
                        default="auto", help="local: flash and fused (cuDNN) are PyTorch's; auto: unfused")  # fmt: skip
     group.add_argument("--use-flash-attn", action="store_const", const="flash", dest="attention_backend")
+
+
+def _experts(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--num-experts", type=int)
+    group.add_argument("--moe-layer-freq", type=int, default=1, help="every so many layers one has experts")
+    group.add_argument("--moe-ffn-hidden-size", type=int, help="of an expert; default: --ffn-hidden-size")
+    group.add_argument("--moe-shared-expert-intermediate-size", type=int, help="of all shared experts")
+    group.add_argument("--moe-grouped-gemm", action="store_true", help="all experts in one matrix product")
+    group.add_argument("--moe-router-topk", type=int, default=2)
+    group.add_argument("--moe-router-pre-softmax", action="store_true")
+    group.add_argument("--moe-router-dtype", choices=["fp32", "fp64"])
+    group.add_argument("--moe-router-load-balancing-type", default="aux_loss",
+                       choices=["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"])  # fmt: skip
+    group.add_argument("--moe-aux-loss-coeff", type=float, default=0.0)
+    group.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall"], default="allgather")
+    group.add_argument("--expert-model-parallel-size", type=int, default=1)
+    group.add_argument(
+        "--expert-tensor-parallel-size", type=int, help="default: --tensor-model-parallel-size"
+    )
 
 
 def _parallelism(group: argparse._ArgumentGroup) -> None:
@@ -129,6 +149,7 @@ def validate(args: argparse.Namespace) -> None:
     """Fills in what follows from other flags. Raises ValueError that shows the arithmetic."""
     _validate_parallelism(args)
     _validate_model(args)
+    _validate_experts(args)
     _validate_batch(args)
     _validate_recomputation(args)
     if not args.mock_data:
@@ -237,6 +258,65 @@ def _validate_model(args: argparse.Namespace) -> None:
         )
     multiple = args.make_vocab_size_divisible_by * tp
     args.padded_vocab_size = -(-args.vocab_size // multiple) * multiple
+
+
+def _validate_experts(args: argparse.Namespace) -> None:
+    experts, topk = args.num_experts, args.moe_router_topk
+    tp, pp, ep = (
+        args.tensor_model_parallel_size,
+        args.pipeline_model_parallel_size,
+        args.expert_model_parallel_size,
+    )
+    if args.expert_tensor_parallel_size is None:
+        args.expert_tensor_parallel_size = tp
+    if experts is None:
+        if ep > 1 or args.moe_grouped_gemm:
+            raise ValueError("--expert-model-parallel-size > 1 and --moe-grouped-gemm need --num-experts")
+        return
+    if args.moe_ffn_hidden_size is None:
+        args.moe_ffn_hidden_size = args.ffn_hidden_size
+    etp = args.expert_tensor_parallel_size
+    if experts % ep:
+        raise ValueError(f"num-experts ({experts}) is not divisible by expert-model-parallel-size ({ep})")
+    if not 1 <= topk <= experts:
+        raise ValueError(f"moe-router-topk ({topk}) is not between 1 and num-experts ({experts})")
+    if args.world_size % (etp * ep * pp):
+        raise ValueError(
+            f"world size ({args.world_size}) is not divisible by expert-tensor-parallel-size ({etp}) * "
+            f"expert-model-parallel-size ({ep}) * pipeline-model-parallel-size ({pp}) = {etp * ep * pp}"
+        )
+    if args.moe_ffn_hidden_size % etp:
+        raise ValueError(
+            f"moe-ffn-hidden-size ({args.moe_ffn_hidden_size}) is not divisible by "
+            f"expert-tensor-parallel-size ({etp})"
+        )
+    if tp > 1 and not args.sequence_parallel:
+        raise ValueError("--num-experts with --tensor-model-parallel-size > 1 needs --sequence-parallel")
+    if args.moe_grouped_gemm and args.transformer_impl != "transformer_engine":
+        raise ValueError("--moe-grouped-gemm needs --transformer-impl transformer_engine")
+    _validate_router(args)
+    _validate_expert_biases(args)
+
+
+def _validate_router(args: argparse.Namespace) -> None:
+    sinkhorn = args.moe_router_load_balancing_type == "sinkhorn"
+    if args.moe_router_topk == 1 and not (sinkhorn or args.moe_router_pre_softmax):
+        raise ValueError(
+            "--moe-router-topk 1 needs --moe-router-pre-softmax: a softmax over one expert is always 1"
+        )
+    if sinkhorn and args.moe_aux_loss_coeff:
+        raise ValueError("--moe-router-load-balancing-type sinkhorn has no auxiliary loss")
+
+
+def _validate_expert_biases(args: argparse.Namespace) -> None:
+    if not args.add_bias_linear:
+        return
+    if args.expert_tensor_parallel_size > 1:
+        raise ValueError(
+            f"expert-tensor-parallel-size ({args.expert_tensor_parallel_size}) > 1 needs --disable-bias-linear"
+        )
+    if args.bias_gelu_fusion and not (args.swiglu or args.squared_relu):
+        raise ValueError("--num-experts needs --disable-bias-linear or --no-bias-gelu-fusion")
 
 
 def _validate_batch(args: argparse.Namespace) -> None:

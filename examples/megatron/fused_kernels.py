@@ -17,6 +17,7 @@ from megatron.core.jit import jit_fuser
 from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.optimizer import clip_grads, optimizer
 from megatron.core.tensor_parallel import layers
+from megatron.core.transformer.moe import moe_utils
 
 
 @triton.jit
@@ -114,6 +115,8 @@ def provide_fused_kernels() -> None:
         optimizers.Adam, optimizers.USING_PYTORCH_OPTIMIZER = FusedAdam, False
         clip_grads.l2_norm_impl = l2_norm
         clip_grads.multi_tensor_scale_impl = optimizer.multi_tensor_scale_impl = scale_tensors
+    if not hasattr(moe_utils, "te_general_gemm"):  # the router asks for it, Transformer Engine or not
+        moe_utils.te_general_gemm = None
 
 
 def _provide(name: str, **members: Any) -> None:

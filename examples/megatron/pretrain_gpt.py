@@ -1,4 +1,4 @@
-"""Pretrain a GPT with megatron-core: tensor, pipeline, virtual pipeline, sequence and data parallel.
+"""Pretrain a GPT with megatron-core: tensor, pipeline, virtual pipeline, sequence, expert and data parallel.
 
     torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 \\
         --seq-length 1024 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \\
@@ -27,6 +27,7 @@ from megatron.core.distributed import (
 )
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_decoder_block_spec,
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
@@ -99,6 +100,8 @@ def initialize(args: argparse.Namespace) -> None:
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
         context_parallel_size=args.context_parallel_size,
+        expert_model_parallel_size=args.expert_model_parallel_size,
+        expert_tensor_parallel_size=args.expert_tensor_parallel_size,
         create_gloo_process_groups=False,  # they serve checkpoints, which are not written here
     )
     seed = args.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
@@ -150,7 +153,28 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         apply_rope_fusion=args.apply_rope_fusion and args.transformer_impl == "transformer_engine",
         gradient_accumulation_fusion=args.gradient_accumulation_fusion,
         cross_entropy_loss_fusion=args.cross_entropy_loss_fusion,
+        **expert_options(args),
     )
+
+
+def expert_options(args: argparse.Namespace) -> dict[str, object]:
+    if args.num_experts is None:
+        return {}
+    return {
+        "num_moe_experts": args.num_experts,
+        "moe_layer_freq": args.moe_layer_freq,
+        "moe_ffn_hidden_size": args.moe_ffn_hidden_size,
+        "moe_shared_expert_intermediate_size": args.moe_shared_expert_intermediate_size,
+        "moe_grouped_gemm": args.moe_grouped_gemm,
+        "moe_router_topk": args.moe_router_topk,
+        "moe_router_pre_softmax": args.moe_router_pre_softmax,
+        "moe_router_dtype": args.moe_router_dtype,
+        "moe_router_load_balancing_type": args.moe_router_load_balancing_type,
+        "moe_aux_loss_coeff": args.moe_aux_loss_coeff,
+        "moe_token_dispatcher_type": args.moe_token_dispatcher_type,
+        "expert_model_parallel_size": args.expert_model_parallel_size,
+        "expert_tensor_parallel_size": args.expert_tensor_parallel_size,
+    }
 
 
 def activation(args: argparse.Namespace) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -164,14 +188,22 @@ def compute_dtype(args: argparse.Namespace) -> torch.dtype:
 def layers_spec(
     args: argparse.Namespace, config: TransformerConfig, stage: int | None
 ) -> ModuleSpec | TransformerBlockSubmodules:
-    if args.transformer_impl == "transformer_engine":
+    engine = args.transformer_impl == "transformer_engine"
+    if engine and args.num_experts is None:
         return get_gpt_layer_with_transformer_engine_spec()
-    layer = get_gpt_layer_local_spec(normalization=args.normalization)
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
-    if args.attention_backend in ("flash", "fused"):
-        layer.submodules.self_attention.submodules.core_attention = FusedAttention
-    count = get_num_layers_to_build(config, vp_stage=stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=Norm)
+    if args.num_experts is None:
+        layer = get_gpt_layer_local_spec(normalization=args.normalization)
+        layers = [layer] * get_num_layers_to_build(config, vp_stage=stage)
+    else:  # some with experts, some without
+        block = get_gpt_decoder_block_spec(config, engine, normalization=args.normalization, vp_stage=stage)
+        if engine:
+            return block
+        layers = block.layer_specs
+    for layer in layers:
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+        if args.attention_backend in ("flash", "fused"):
+            layer.submodules.self_attention.submodules.core_attention = FusedAttention
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
 
 
 def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:

@@ -41,8 +41,7 @@ def map_row(row: Row) -> Mapped | Unmapped:
         cluster = _cluster(row)
         if "fp8" in row.text("precision").lower() or "float8" in row.text("precision").lower():
             return Unmapped("FP8 needs Transformer Engine or torchao, which the examples do without")
-        if row.number("ep", 1) > 1 or "moe" in row.text("model").lower():
-            return Unmapped("mixture of experts: no example has one")
+        experts = _experts(row)
         if row.number("cp", 1) > 1 and not _newer(row):
             return Unmapped("context parallelism without cuDNN attention: the example rings with that alone")
         if "FSDP" in row.text("framework"):
@@ -50,7 +49,7 @@ def map_row(row: Row) -> Mapped | Unmapped:
             return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), slower=tuple(slower.items()))
         if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
             return Unmapped(f"no example for {row.text('framework')}")
-        return Mapped(MEGATRON, _megatron(row), cluster, row.number("gpus"))
+        return Mapped(MEGATRON, _megatron(row, experts), cluster, row.number("gpus"))
     except KeyError as missing:
         return Unmapped(f"the source does not state {missing.args[0]}")
     except _MappingError as error:
@@ -61,7 +60,7 @@ class _MappingError(Exception):
     pass
 
 
-def _megatron(row: Row) -> tuple[str, ...]:
+def _megatron(row: Row, experts: dict[str, Any]) -> tuple[str, ...]:
     llama = bool(re.search("llama|internlm", row.text("model"), re.IGNORECASE))
     nemotron = "nemotron" in row.text("model").lower()
     flags: dict[str, Any] = {
@@ -97,7 +96,61 @@ def _megatron(row: Row) -> tuple[str, ...]:
             "--attention-dropout": 0.0,
             "--hidden-dropout": 0.0,
         }
-    return _flat(flags)
+    return _flat(flags | experts)
+
+
+def _experts(row: Row) -> dict[str, Any]:
+    """Of a mixture of experts; empty: the row has none.
+
+    A functional test of Megatron-LM is named in `model`; tests/functional_tests/test_cases/*/NAME/model_config.yaml
+    tells what the row does not.
+    """
+    name, notes = row.text("model").lower(), row.text("notes")
+    if row.number("ep", 1) == 1 and not re.search("moe|expert", name):
+        return {}
+    for sign, reason in UNMAPPED_EXPERTS.items():
+        if sign in name or sign in notes:
+            raise _MappingError(f"mixture of experts with {reason}")
+    config = next((config for part, config in EXPERTS.items() if part in name), None)
+    stated = re.search(r"num-experts=(\d+)", notes)
+    if config is None or stated is None:
+        raise _MappingError("mixture of experts of which the source states no router")
+    flags: dict[str, Any] = {"--num-experts": int(stated[1]), "--disable-bias-linear": True, **config}
+    flags["--expert-model-parallel-size"] = row.number("ep", 1)
+    for flag in ("expert-tensor-parallel-size", "moe-token-dispatcher-type"):
+        if found := re.search(rf"{flag}=(\w+)", notes):
+            flags[f"--{flag}"] = found[1]
+    if "swiglu=True" in notes:
+        flags["--swiglu"] = True
+        if row.values["ffn"] is None:
+            flags["--ffn-hidden-size"] = 64 * (8 * row.number("hidden") // 3 // 64)
+    return flags
+
+
+# What else a mixture of experts has that the example does not.
+UNMAPPED_EXPERTS = {
+    "multi-latent-attention=True": "latent attention: the example has none",
+    "use-megatron-fsdp=True": "Megatron's FSDP: the example has none",
+    "muon": "the Muon optimizer: the example has Adam's alone",
+    "multi_dist_optimizer_instances": "several instances of the distributed optimizer: the example has one",
+}
+
+_SINKHORN = {"--moe-router-load-balancing-type": "sinkhorn", "--moe-router-topk": 1}
+_TOP_2 = {"--moe-router-load-balancing-type": "aux_loss", "--moe-router-topk": 2}
+# Routers of Megatron-LM's functional tests, by a part of their names.
+EXPERTS: dict[str, dict[str, Any]] = {
+    "4experts": _SINKHORN,
+    "8experts2parallel": _SINKHORN,
+    "8experts_etp1_ep4": _TOP_2 | {"--moe-aux-loss-coeff": 1e-2},
+    "ep8_resume_torch_dist_dist_optimizer": _TOP_2
+    | {"--moe-router-dtype": "fp32", "--moe-ffn-hidden-size": 1024},
+    "ep2_etp2_pp2_resume_torch_dist_dist_optimizer": _TOP_2
+    | {
+        "--moe-router-dtype": "fp32",
+        "--moe-ffn-hidden-size": 1024,
+        "--moe-shared-expert-intermediate-size": 512,
+    },
+}
 
 
 def _precision(row: Row) -> dict[str, Any]:

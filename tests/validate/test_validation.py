@@ -19,6 +19,13 @@ FSDP = (
 )
 
 
+EXPERTS = (
+    "golden-3,H100-80GB-SXM,8,8,Megatron-LM functional test,gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4,12,512,,8,8,"
+    "1024,,bf16,2,1,4,1,4,1,4,32,none,True,False,,,unfused,0.3,"
+    '"flags: num-experts=8, expert-model-parallel-size=4, expert-tensor-parallel-size=1"'
+)
+
+
 @pytest.fixture
 def rows(tmp_path):
     def read(*lines):
@@ -74,6 +81,17 @@ def test_an_fsdp_row_has_what_its_software_of_that_year_took(rows):
     assert hopper.software.scale.keys() == {"attention", "gemm"}
     assert smaller.software.scale.keys() == {"attention"}
     assert map_row(rows(FSDP)[0]).software.scale == {}
+
+
+def test_a_row_with_experts_has_the_router_of_the_test_it_names(rows):
+    mapped = map_row(rows(EXPERTS)[0])
+    for words in (
+        "--num-experts 8", "--expert-model-parallel-size 4", "--expert-tensor-parallel-size 1", "--moe-router-topk 2",
+        "--moe-router-load-balancing-type aux_loss", "--disable-bias-linear",
+    ):  # fmt: skip
+        assert words in flags(mapped)
+    unknown = map_row(rows(EXPERTS.replace("8experts", "many_experts"))[0])
+    assert isinstance(unknown, Unmapped) and "no router" in unknown.reason
 
 
 def test_a_gpu_has_the_memory_that_its_name_states(rows):

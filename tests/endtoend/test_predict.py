@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from maya.estimate import Estimator
 from maya.simulate import build_network, simulate
 from maya.trace import read_job
 from maya.trace.split import unfold
+from maya.trace.types import Gemm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -79,6 +82,70 @@ def test_megatron_as_it_was_before_2022(predict):
         for prediction in (earlier, today)
     )
     assert sent == {bytes / 2 for bytes in whole}  # of each rank: one of two shares
+
+
+def matrix_products(maya, tmp_path, gpus, script, *arguments):
+    """How often a rank's iteration has a matrix product of each (m, n, k), and the trace's notes."""
+    completed = maya("trace", "--gpus", gpus, "--out", "trace", "--", script, *arguments)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    trace = read_job(tmp_path / "trace")
+    assert trace.uncovered == ()
+    (rank,) = trace.ranks
+    launched = (trace.operations[index] for index in rank.records["operation"].tolist() if index >= 0)
+    return Counter((each.m, each.n, each.k) for each in launched if isinstance(each, Gemm)), trace.notes
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
+def test_each_expert_gets_its_share_of_the_tokens(maya, tmp_path, dispatcher):
+    experts = ["--num-experts", "8", "--expert-model-parallel-size", "2", "--moe-router-topk", "2",
+               "--moe-ffn-hidden-size", "320", "--moe-token-dispatcher-type", dispatcher]  # fmt: skip
+    model = ["--num-layers", "2", "--hidden-size", "256", "--num-attention-heads", "4", "--seq-length", "1024",
+             "--vocab-size", "4096", "--micro-batch-size", "16", "--bf16", "--train-iters", "500000", "--mock-data",
+             "--disable-bias-linear"]  # fmt: skip
+    products, notes = matrix_products(
+        maya, tmp_path, 4, EXAMPLES / "megatron/pretrain_gpt.py", *model, *experts
+    )
+    tokens = 2 * (16 * 1024) * 2 // 8  # two ranks' tokens, each to 2 of 8 experts
+    into_experts = {shape: count for shape, count in products.items() if 320 in shape}
+    assert set(into_experts) == {
+        (320, tokens, 256),
+        (256, tokens, 320),
+        (256, 320, tokens),
+        (320, 256, tokens),
+    }
+    assert any("taken to be balanced" in note for note in notes)
+
+
+def test_experts_in_plain_pytorch_get_their_share(maya, tmp_path, script):
+    path = script(
+        textwrap.dedent("""\
+        import torch
+        from torch import nn
+        class Experts(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.router = nn.Linear(256, 8)
+                self.experts = nn.ModuleList(nn.Linear(256, 320) for _ in range(8))
+            def forward(self, x):
+                weight, picked = self.router(x).softmax(-1).topk(2)
+                out = x.new_zeros(len(x), 320)
+                for index, expert in enumerate(self.experts):
+                    token, choice = torch.where(picked == index)
+                    out.index_add_(0, token, weight[token, choice, None] * expert(x[token]))
+                return out
+        model = Experts().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        while True:
+            model(torch.randn(4096, 256, device="cuda")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """)
+    )
+    products, notes = matrix_products(maya, tmp_path, 1, path)
+    assert {shape: count for shape, count in products.items() if 320 in shape} == {
+        (320, 1024, 256): 8, (256, 320, 1024): 8,
+    }  # fmt: skip
+    assert any("taken to be balanced" in note for note in notes)
 
 
 def test_all_reports_are_written(maya, tmp_path):

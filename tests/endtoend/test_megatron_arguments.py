@@ -1,0 +1,54 @@
+"""The Megatron example refuses what Megatron would, with the arithmetic."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+ARGUMENTS = Path(__file__).parents[2] / "examples/megatron/arguments.py"
+MODEL = [
+    "--num-layers", "4", "--hidden-size", "512", "--num-attention-heads", "8", "--seq-length", "512",
+    "--micro-batch-size", "1", "--train-iters", "1", "--mock-data", "--bf16", "--disable-bias-linear",
+]  # fmt: skip
+
+
+@pytest.fixture
+def parse(monkeypatch):
+    """`parse(world, *flags)`: the arguments of a rank in a world of that size."""
+
+    def parse(world, *flags):
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        monkeypatch.setattr("sys.argv", ["pretrain_gpt.py", *MODEL, *flags])
+        return runpy.run_path(str(ARGUMENTS))["parse_args"]()
+
+    return parse
+
+
+@pytest.mark.parametrize(
+    ("world", "flags", "says"),
+    [
+        (2, "--expert-model-parallel-size 2", "need --num-experts"),
+        (4, "--num-experts 6 --expert-model-parallel-size 4", "num-experts (6) is not divisible by"),
+        (
+            1,
+            "--num-experts 4 --moe-router-topk 5",
+            "moe-router-topk (5) is not between 1 and num-experts (4)",
+        ),
+        (4, "--num-experts 6 --expert-model-parallel-size 3", "(1) * expert-model-parallel-size (3) * "),
+        (2, "--num-experts 4 --tensor-model-parallel-size 2", "needs --sequence-parallel"),
+        (1, "--num-experts 4 --moe-grouped-gemm", "--moe-grouped-gemm needs --transformer-impl"),
+        (1, "--num-experts 4 --moe-router-topk 1", "--moe-router-pre-softmax"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(parse, world, flags, says):
+    with pytest.raises(ValueError) as refused:
+        parse(world, *flags.split())
+    assert says in str(refused.value)
+
+
+def test_an_expert_is_as_wide_as_the_layer_and_split_as_far_unless_told(parse):
+    plain = parse(4, "--num-experts", "4", "--tensor-model-parallel-size", "2", "--sequence-parallel")
+    assert (plain.moe_ffn_hidden_size, plain.expert_tensor_parallel_size) == (2048, 2)
+    assert parse(1).expert_tensor_parallel_size == 1

@@ -334,6 +334,7 @@ Result check_neighbours(const Placed& placed) {
 // Puts `bytes` real bytes, or the zeros of a value that nobody computed.
 void deliver(void* to, std::span<const std::byte> bytes, bool known, DataType type) {
   if (bytes.empty()) return;
+  if (!known && content_of(type) == values::Content::kInteger) return values::forget_integers(to, bytes.size());
   if (!known) return values::forget(to, bytes.size());
   std::memmove(to, bytes.data(), bytes.size());
   values::wrote(to, bytes.size(), content_of(type));

@@ -73,7 +73,12 @@ class Elementwise : public Executor {
     auto* const out = read_at<std::byte*>(data, 0);
     if (geometry.numel <= 0 || !on_device(out, 1)) return false;
     Operands operands;
-    if (!functor_ || !collect(data, types, operands) || !computable(geometry, operands, object)) {
+    const bool collected = functor_ && collect(data, types, operands);
+    if (collected && !computable(geometry, operands, object)) {
+      forget_operand(geometry, 0, operands[0]);
+      return true;
+    }
+    if (!collected) {
       const std::size_t bytes = types != nullptr ? type_bytes(types[0]) : result_bytes_;
       forget_operand(geometry, 0, out, bytes);
       return true;

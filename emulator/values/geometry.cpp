@@ -77,4 +77,11 @@ void forget_operand(const Geometry& geometry, int index, const std::byte* data, 
   walk(geometry, index + 1, [&](const auto& offsets) { forget(data + offsets[index], element_bytes); });
 }
 
+void forget_operand(const Geometry& geometry, int index, const Operand& operand) {
+  const auto bytes = static_cast<std::int64_t>(size_of(operand.type));
+  const bool dense = extent(geometry, index, size_of(operand.type)) == geometry.numel * bytes;
+  if (dense && !is_float(operand.type)) forget_integers(operand.data, static_cast<std::size_t>(geometry.numel * bytes));
+  else forget_operand(geometry, index, operand.data, size_of(operand.type));
+}
+
 }  // namespace maya::values

@@ -79,6 +79,8 @@ std::int64_t extent(const Geometry& geometry, int operand, std::size_t element_b
 // Whether every element of an operand is known.
 bool known_operand(const Geometry& geometry, int index, const Operand& operand);
 void forget_operand(const Geometry& geometry, int index, const std::byte* data, std::size_t element_bytes);
+// Likewise, of a known type.
+void forget_operand(const Geometry& geometry, int index, const Operand& operand);
 
 // Calls `visit(offsets)` for each point in order; offsets[operand] in bytes.
 template <class Visit>

@@ -17,6 +17,7 @@ void zero(std::uintptr_t begin, std::uintptr_t end) {
 }
 
 bool readable(Content written, Content wanted) {
+  if (written == Content::kUncomputed) return false;
   return written == wanted || written == Content::kBytes || wanted == Content::kBytes;
 }
 
@@ -116,13 +117,22 @@ bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content,
 Content KnownBytes::content(std::uintptr_t begin) const {
   const std::lock_guard lock(mutex_);
   const auto range = holding(begin);
-  return range == ranges_.end() ? Content::kBytes : range->second.content;
+  const bool none = range == ranges_.end() || range->second.content == Content::kUncomputed;
+  return none ? Content::kBytes : range->second.content;
+}
+
+bool KnownBytes::uncomputed(std::uintptr_t begin) const {
+  const std::lock_guard lock(mutex_);
+  const auto range = holding(begin);
+  return range != ranges_.end() && range->second.content == Content::kUncomputed;
 }
 
 std::pair<std::uintptr_t, KnownBytes::Range> KnownBytes::range(std::uintptr_t address) const {
   const std::lock_guard lock(mutex_);
   const auto found = holding(address);
-  if (found == ranges_.end()) return {address, {address, Content::kBytes, false}};
+  if (found == ranges_.end() || found->second.content == Content::kUncomputed) {
+    return {address, {address, Content::kBytes, false}};
+  }
   return *found;
 }
 

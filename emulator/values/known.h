@@ -20,6 +20,8 @@ class KnownBytes {
   bool known(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const;
   // What the known range that holds `begin` was written as.
   Content content(std::uintptr_t begin) const;
+  // Whether `begin` holds an integer that nobody computed.
+  bool uncomputed(std::uintptr_t begin) const;
 
   struct Range {
     std::uintptr_t end;

@@ -290,7 +290,9 @@ class Reduction : public Executor {
   }
 
   void forget_results(const Arguments& arguments) const {
-    forget_operand(arguments.kept, 0, arguments.result, size_of(shape_.result));
+    // any() of what nobody computed is false.
+    if (shape_.kind == Kind::kAny) forget_operand(arguments.kept, 0, arguments.result, size_of(shape_.result));
+    else forget_operand(arguments.kept, 0, {arguments.result, shape_.result});
     if (arguments.results < 2 || !on_device(arguments.second_result, 1)) return;
     Geometry second = arguments.kept;
     for (int dim = 0; dim < second.dims; ++dim) second.strides[0][dim] = second_offset(second.strides[0][dim]);

@@ -64,12 +64,14 @@ void annotate_once(const std::string& line) {
   if (lines.insert(line).second) annotate(line);
 }
 
-// The way the script takes from here on may follow from it.
-void note_assumption() {
-  annotate_once("{\"note\": " +
-                json_quote("what is picked by values that nobody computes (the experts of a token) is taken to be balanced: "
-                           "each expert gets equally many tokens") + "}");
-}
+// The host reads it: the way that the script takes from here on may follow from it.
+void note(std::string_view text) { annotate_once("{\"note\": " + json_quote(text) + "}"); }
+
+constexpr std::string_view kBalanced =
+    "what is picked by values that nobody computes (the experts of a token) is taken to be balanced: each expert gets "
+    "equally many tokens";
+constexpr std::string_view kUncomputed =
+    "the script reads integers or truth values that nobody computes: it finds zeros, and may have taken another way than it would";
 
 }  // namespace
 
@@ -94,6 +96,11 @@ void wrote(const void* pointer, std::size_t bytes, Content content) {
 
 void forget(const void* pointer, std::size_t bytes) { known_bytes().forget(address(pointer), bytes); }
 
+void forget_integers(const void* pointer, std::size_t bytes) {
+  forget(pointer, bytes);
+  if (bytes <= kSmallBytes) known_bytes().wrote(address(pointer), bytes, Content::kUncomputed, false);
+}
+
 void clobber(const void* pointer) { known_bytes().clobber(address(pointer)); }
 
 bool known(const void* pointer, std::size_t bytes, Content content) {
@@ -102,7 +109,8 @@ bool known(const void* pointer, std::size_t bytes, Content content) {
 
 void copy(void* destination, const void* source, std::size_t bytes) {
   if (bytes > kCountableBytes || !known(source, bytes)) {
-    forget(destination, bytes);
+    if (known_bytes().uncomputed(address(source))) forget_integers(destination, bytes);
+    else forget(destination, bytes);
     return;
   }
   const Content content = known_bytes().content(address(source));
@@ -112,7 +120,8 @@ void copy(void* destination, const void* source, std::size_t bytes) {
 
 void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   const bool real = bytes <= kCountableBytes && known(source, bytes);
-  if (real && Derivation::assumed()) note_assumption();
+  if (real && Derivation::assumed()) note(kBalanced);
+  if (!real && known_bytes().uncomputed(address(source))) note(kUncomputed);
   if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
   else std::memset(destination, 0, bytes);
 }

@@ -25,8 +25,9 @@ inline constexpr std::size_t kCountableBytes = 8 * static_cast<std::size_t>(kCou
 
 // How known bytes were written. A range known as one of the numeric contents is not known as the other:
 // its memory was reused by a kernel whose outputs could not be told. kCountableFloat is a floating-point tensor beyond
-// kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic.
-enum class Content : std::uint8_t { kBytes, kInteger, kFloat, kCountableFloat };
+// kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kUncomputed is
+// not known: integers or truth values that read zero, of which the host is told when it reads them.
+enum class Content : std::uint8_t { kBytes, kInteger, kFloat, kCountableFloat, kUncomputed };
 
 // A launch, called by the CUDA runtime and driver entry points before they return, in program order.
 // `args[i]` points to the i-th by-value parameter. Costs one branch where the kernel has no executor.
@@ -39,6 +40,9 @@ void wrote(const void* pointer, std::size_t bytes, Content content = Content::kB
 // [pointer, pointer + bytes) was overwritten by results nobody computed, or was freed: it reads zero and
 // is no longer known. Any size; costs a look-up where nothing was known. The range must still be mapped.
 void forget(const void* pointer, std::size_t bytes);
+
+// Likewise, with integers or truth values of which nothing is known.
+void forget_integers(const void* pointer, std::size_t bytes);
 
 // An output of unknown extent begins at `pointer`.
 void clobber(const void* pointer);

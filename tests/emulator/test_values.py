@@ -267,3 +267,28 @@ def test_large_zeros_are_no_input_of_arithmetic(emulate: Callable[..., Any]) -> 
         """
     )
     assert run.result == [False, 0.0, False]
+
+
+@pytest.mark.parametrize(
+    ("reads", "told"),
+    [
+        ("(x > 0.5).sum().item()", True),
+        ("bool((x - x.mean()).abs().mean() > 1e-3)", True),  # a loop that runs until it converges
+        ("(ids != -100).sum().clone().tolist()", True),
+        ("x.mean().item()", False),
+        ("x.isinf().any().item(), x.isfinite().all().item(), (x != x).any().item()", False),
+        ("torch.zeros(9, device='cuda').long().sum().item()", False),
+    ],
+)
+def test_the_host_is_told_of_integers_that_nobody_computed(
+    emulate: Callable[..., Any], reads: str, told: bool
+) -> None:
+    run = emulate(
+        f"""
+        import torch
+        x = torch.rand(1 << 17, device="cuda")
+        ids = torch.full((1 << 17,), 3).cuda()
+        {reads}
+        """
+    )
+    assert [("nobody computes" in remark) for remark in run.trace.remarks] == [True] * told

@@ -18,6 +18,9 @@ ALIASES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 # Ranks share few cores: compile in the rank itself rather than in a pool of workers each.
 LAUNCH_DEFAULTS = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
+# CUDA 13 compiles for Turing and later (its release notes: Maxwell, Pascal and Volta are dropped).
+OLDEST_OF_CUDA_13 = (7, 5)
+
 
 class LaunchError(MayaError):
     """This machine, this PyTorch or this script cannot be launched."""
@@ -86,6 +89,19 @@ def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:
         "1"  # asking the runtime how many devices there are forbids forking
     )
     return LAUNCH_DEFAULTS | result
+
+
+def dropped(capability: tuple[int, int], cuda_version: str) -> bool:
+    """Whether that CUDA compiles for devices of that compute capability no more."""
+    return int(cuda_version.split(".")[0]) >= 13 and capability < OLDEST_OF_CUDA_13
+
+
+def own_assembler() -> dict[str, str]:
+    """Has Triton use the assembler of its own wheel, which is CUDA 12's: PyTorch's compiler would name PyTorch's."""
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        return {}
+    return {"TRITON_PTXAS_PATH": str(Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "ptxas")}
 
 
 def rank_environment(rank: int, world: int, gpus_per_node: int, port: int) -> dict[str, str]:

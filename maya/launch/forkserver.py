@@ -20,6 +20,8 @@ from maya.launch.device import device_lines, write_rank_config
 from maya.launch.environment import (
     LaunchError,
     available_cores,
+    dropped,
+    own_assembler,
     preloaded,
     rank_environment,
     require_cuda_build,
@@ -110,10 +112,23 @@ class ForkServer:
 
             crew = Crew(job.world, control, connection, plan, start, self.cores)
             run = Watch(job, crew, plan, directory).until_done(started)
+            if self._device_dropped:
+                run = run.with_note(self._needs_older_build())
             return dataclasses.replace(run, host_speed=self._host_speed)
         finally:
             connection.kill_all()
             control.close()
+
+    @property
+    def _device_dropped(self) -> bool:
+        return dropped(self.cluster.device.compute_capability, self._cuda_version)
+
+    def _needs_older_build(self) -> str:
+        capability = ".".join(map(str, self.cluster.device.compute_capability))
+        return (
+            f"PyTorch for CUDA {self._cuda_version} has no kernels for compute capability {capability}: on such a "
+            "device the script needs a build for CUDA 12, whose kernels may be others"
+        )
 
     @staticmethod
     def _plan(job: Job, directory: Path) -> Plan:
@@ -180,7 +195,8 @@ class ForkServer:
         self.stop()
         ours, theirs = socket.socketpair()
         scratch = Path(self._scratch.name)
-        environment = preloaded(dict(os.environ), scratch)
+        assembler = own_assembler() if self._device_dropped else {}
+        environment = preloaded(assembler | dict(os.environ), scratch)
         with (scratch / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "maya.launch.server", str(theirs.fileno())],

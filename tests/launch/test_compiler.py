@@ -1,11 +1,12 @@
-"""torch.compile in a rank: what was compiled before changes no kernel that is recorded."""
+"""torch.compile in a rank: what was compiled before changes no kernel that is recorded, and Volta has kernels too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from maya.launch import Run
+from maya.clusters import load
+from maya.launch import ForkServer, Job, Run
 from maya.launch.layout import rank_path
 from maya.trace.format import read_rank
 from maya.trace.types import RecordKind
@@ -38,8 +39,29 @@ def test_a_compiler_with_an_empty_cache_launches_what_one_with_a_full_one_does(
     for _ in range(2):
         run = launch(COMPILED, environment=caches)
         assert run.status == "traced", run.traceback
-        raw = read_rank(rank_path(run.directory, 0))
-        launched = raw.records["op"][raw.records["kind"] == RecordKind.KERNEL].tolist()
-        kernels.append([raw.operations[op]["kernel"] for op in launched])
+        kernels.append(_kernels(run))
     assert any(name.startswith("triton_per_fused") for name in kernels[0])  # of many candidates
     assert kernels[0] == kernels[1]
+
+
+def test_a_device_that_the_toolkit_of_pytorch_has_dropped_is_compiled_for_and_noted(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(COMPILED.replace("bfloat16", "float16"))
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+    }
+    with ForkServer(load("dgx-v100")) as server:
+        run = server.run(Job(str(script), environment=caches, timeout_s=120), tmp_path / "run")
+    assert run.status == "traced", run.traceback
+    assert any(name.startswith("triton_per_fused") for name in _kernels(run))
+    # Assembled for the device itself, so that the registers are its own.
+    sources = [path.read_text() for path in (tmp_path / "triton").rglob("*.ptx")]
+    assert sources and all(".target sm_70" in source for source in sources)
+    assert any("compute capability 7.0" in note for note in run.notes)
+
+
+def _kernels(run: Run) -> list[str]:
+    raw = read_rank(rank_path(run.directory, 0))
+    launched = raw.records["op"][raw.records["kind"] == RecordKind.KERNEL].tolist()
+    return [raw.operations[op]["kernel"] for op in launched]

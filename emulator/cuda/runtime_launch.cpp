@@ -67,6 +67,15 @@ int launch(const void* function, const dim3& grid, const dim3& block, void** arg
   return cudaSuccess;
 }
 
+// The architecture whose code of a registered kernel runs: the device's, or the oldest there is. CUDA 13 compiles for
+// Turing and later (release notes), and CUB, which picks its tuning by this, has none for what it was not compiled for.
+int code_version() {
+  constexpr int kCuda13 = 13000, kTuring = 75;
+  const RankConfig& config = rank_config();
+  const int device = config.major * 10 + config.minor;
+  return config.driver_version >= kCuda13 ? std::max(device, kTuring) : device;
+}
+
 }  // namespace
 
 DeviceVariable maya::cudart::device_variable(const void* symbol) {
@@ -165,7 +174,7 @@ int cudaFuncGetAttributes(FuncAttributes* attributes, const void* function) {
   attributes->sharedSizeBytes = static_cast<std::size_t>(kernel->static_shared_bytes);
   attributes->maxThreadsPerBlock = kernel->max_threads_per_block;
   attributes->numRegs = kernel->registers;
-  attributes->ptxVersion = attributes->binaryVersion = rank_config().major * 10 + rank_config().minor;
+  attributes->ptxVersion = attributes->binaryVersion = code_version();
   attributes->maxDynamicSharedSizeBytes = kernel->max_dynamic_shared_bytes;
   attributes->preferredShmemCarveout = -1;
   return cudaSuccess;

@@ -53,6 +53,21 @@ def test_device_reports_what_the_configuration_says(emulate: Emulate) -> None:
     ]
 
 
+def test_device_older_than_the_toolkit_runs_what_is_tuned_by_architecture(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        embedding = torch.nn.Embedding(1000, 64, device="cuda")
+        tokens = torch.zeros(4096, dtype=torch.long, device="cuda")
+        embedding(tokens).sum().backward()  # so many are sorted first, by CUB
+        result = list(embedding.weight.grad.shape)
+        """,
+        major=7,
+        minor=0,
+    )
+    assert run.result == [1000, 64]
+
+
 def test_training_step_repeats_its_hash(emulate: Emulate) -> None:
     run = emulate(
         """

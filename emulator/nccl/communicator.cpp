@@ -251,7 +251,7 @@ std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_r
 
 // The slot of a member that was never started; nullptr for all others.
 const RankSlot* absent(const Placed& placed, int member) {
-  if (placed.comm->members.empty()) return nullptr;
+  if (!placed.comm->some_absent) return nullptr;
   const RankSlot* slot = rank_slot(placed.comm->members[static_cast<std::size_t>(member)]);
   return slot && is_in(*slot, RankState::kAbsent) ? slot : nullptr;
 }
@@ -310,7 +310,7 @@ const Message* await(const Placed& placed, int member) {
   for (long nap = kFirstNapMicroseconds;; nap = std::min(nap * 2, kLongestNapMicroseconds)) {
     const auto expected = awaited(placed, member);
     const bool news = expected && waiting.expect(*expected);
-    if (news && !placed.comm->members.empty()) mailbox.wake();  // others may find a circle closed
+    if (news && placed.comm->some_absent) mailbox.wake();  // others may find a circle closed
     const std::uint32_t ticket = mailbox.ticket();
     if (const Message* message = look(placed, member)) return message;
     if (unanswered(placed, member) || must_do_without(mailbox, rank_config().rank)) return look(placed, member);
@@ -455,6 +455,12 @@ Placed place(Communicator& comm, const Operation& call) {
   return {&comm, call, next++, group.depth ? group.ordinal : 0};
 }
 
+std::string json_list(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += (text.empty() ? "[" : ", ") + std::to_string(number);
+  return text + "]";
+}
+
 // Gives a communicator its name, if it has one; returns what its line in the table says of that.
 std::string apply_name(Communicator& comm) {
   const std::lock_guard lock(state().naming);
@@ -464,8 +470,10 @@ std::string apply_name(Communicator& comm) {
   const auto [low, high] = name.pair;
   comm.id = name.id;
   comm.members = name.members;
+  comm.some_absent = !name.list_members;
   comm.channel = static_cast<std::uint32_t>(
       combine(combine(name.family, static_cast<std::uint64_t>(low + 1)), static_cast<std::uint64_t>(high + 1)));
+  if (name.list_members) return ", \"members\": " + json_list(name.members);
   std::string text = ", \"family\": " + std::to_string(name.family);
   if (low >= 0) text += ", \"pair\": [" + std::to_string(low) + ", " + std::to_string(high) + "]";
   return text;

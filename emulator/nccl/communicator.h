@@ -58,6 +58,7 @@ struct Name {
   std::uint32_t family;             // equal for like groups of other ranks
   std::pair<int, int> pair{-1, -1};  // of two members of a group, for transfers between these two only
   std::vector<int> members;         // global ranks
+  bool list_members;                // in the trace: all of them are started, though some may have ended
 };
 void name_communicator(std::uint64_t unique_id, Name name);
 
@@ -68,6 +69,7 @@ struct Communicator {
   std::uint32_t index;    // local: the n-th communicator this process made
   std::uint32_t channel;  // where its messages are found: the index, or what the family is known by
   std::vector<int> members{};  // global ranks, when it was named
+  bool some_absent = false;  // members may be ranks that are never started
   std::uint64_t collectives = 0, derived = 0;  // made so far; communicators split or shrunk from it
   std::map<std::pair<Collective, int>, std::uint64_t> transfers{};  // point-to-point calls by direction and peer
   std::vector<ScaledSum> scaled_sums{};

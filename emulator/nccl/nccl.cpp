@@ -168,10 +168,12 @@ int ncclGetUniqueId(UniqueId* id) {
   return getrandom(id->internal, sizeof id->internal, 0) == sizeof id->internal ? 0 : code(Result::kSystemError);
 }
 
-// The launcher's bootstrap: `unique_id` is or will be the id of this communicator.
+// The launcher's bootstrap: `unique_id` is or will be the id of this communicator. `list_members`: in the trace, too,
+// where the launcher does not know the groups of the world.
 void maya_name_communicator(const UniqueId* unique_id, std::uint64_t id, std::uint32_t family, int low, int high,
-                            const int* members, int size) {
-  name_communicator(id_of(*unique_id), {id, family, {low, high}, std::vector<int>(members, members + size)});
+                            const int* members, int size, int list_members) {
+  name_communicator(id_of(*unique_id),
+                    {id, family, {low, high}, std::vector<int>(members, members + size), list_members != 0});
 }
 
 int ncclCommInitRank(void** comm, int size, UniqueId id, int rank) { return create(comm, id_of(id), size, rank); }

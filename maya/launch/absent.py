@@ -1,8 +1,9 @@
-"""Answers for ranks that are not started: runs in a rank whose peers may be absent.
+"""Names communicators, and answers for ranks that are not started: runs in a rank whose peers may be absent.
 
 Every rank of a PyTorch job calls `new_group` for every group, its own or not. So one rank knows the groups of the
-whole world; it writes them down for the launcher (topology.py). What it asks of its peers by the rendezvous store is
-answered here, and communicators get names that tell the emulator who their members are (emulator/nccl/communicator.h).
+whole world. Communicators get names that tell the emulator who their members are (emulator/nccl/communicator.h), also
+those that are made when some of these have ended. Where ranks are not even started, one writes the groups down for
+the launcher (topology.py), and what it asks of its peers by the rendezvous store is answered here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers PyTorch's `fake` backend
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import distributed_c10d
 
@@ -43,15 +43,15 @@ class Group:
 class Groups:
     """The groups of the world in the order in which the script makes them.
 
-    `log` gets rank 0's, which are all, and the other ranks' first: little-endian int32 words, for each group its
-    size and its ranks.
+    `log`, if any, gets rank 0's, which are all, and the other ranks' first: little-endian int32 words, for each group
+    its size and its ranks.
     """
 
-    def __init__(self, rank: int, log: Path) -> None:
+    def __init__(self, rank: int, log: Path | None = None) -> None:
         self.rank = rank
         self._own: dict[str, Group] = {}
         self._seen: Counter[bytes] = Counter()  # own groups, by their pattern
-        self._log: BinaryIO | None = log.open("wb", buffering=0)
+        self._log: BinaryIO | None = log.open("wb", buffering=0) if log else None
 
     def add(self, name: str, ranks: Sequence[int]) -> None:
         if self._log:
@@ -78,8 +78,10 @@ class Groups:
         return group, (int(low), int(high)) if colon else NO_PAIR
 
 
-class AnsweringStore(Store):
-    """A store that makes up what ranks that do not run would have put there."""
+class NamingStore(Store):
+    """A store that knows the ids of communicators without asking, and tells the emulator whom each is of."""
+
+    in_trace = True  # who the members are: nothing else tells of a rank that ends before it makes its own
 
     def __init__(self, inner: Store, groups: Groups) -> None:
         super().__init__()
@@ -93,13 +95,9 @@ class AnsweringStore(Store):
 
     def get(self, key: str) -> bytes:
         invented = blake2b(key.encode()).digest() * (UNIQUE_ID_BYTES // 64)
-        if self._name_communicator(key, invented):
-            return invented
-        if not self._inner.check([key]):
-            raise RuntimeError(
-                f"the rendezvous store has no {key!r}: a rank that was not started would have set it; "
-                "start every rank: --ranks dedup"
-            )
+        return invented if self._name_communicator(key, invented) else self._known(key)
+
+    def _known(self, key: str) -> bytes:
         return bytes(self._inner.get(key))
 
     def _name_communicator(self, key: str, unique_id: bytes) -> bool:
@@ -119,6 +117,7 @@ class AnsweringStore(Store):
             *pair,
             (ctypes.c_int * len(ranks))(*ranks),
             len(ranks),
+            self.in_trace,
         )
         return True
 
@@ -126,10 +125,13 @@ class AnsweringStore(Store):
         return int(self._inner.add(key, amount))
 
     def check(self, keys: list[str]) -> bool:
-        return all(self._groups.of_key(key) for key in keys) or bool(self._inner.check(keys))
+        asked = [key for key in keys if not self._groups.of_key(key)]
+        return not asked or bool(self._inner.check(asked))
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
-        """Never waits: whoever would have come is taken to be there."""
+        asked = [key for key in keys if not self._groups.of_key(key)]
+        if asked:
+            self._inner.wait(asked, *([] if timeout is None else [timeout]))
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         return bytes(self._inner.compare_set(key, expected, desired))
@@ -144,11 +146,31 @@ class AnsweringStore(Store):
         self._inner.set_timeout(timeout)
 
 
+class AnsweringStore(NamingStore):
+    """A store that makes up what ranks that do not run would have put there."""
+
+    in_trace = False  # the launcher knows all groups (topology.py)
+
+    def _known(self, key: str) -> bytes:
+        if not self._inner.check([key]):
+            raise RuntimeError(
+                f"the rendezvous store has no {key!r}: a rank that was not started would have set it; "
+                "start every rank: --ranks dedup"
+            )
+        return super()._known(key)
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        """Never waits: whoever would have come is taken to be there."""
+
+
 _kept: list[object] = []  # PyTorch holds the C++ half only; without the Python half the overrides are gone
 
 
 def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
     """From here on `init_process_group` and `new_group` succeed though nobody else may be there."""
+    importlib.import_module(
+        "torch.testing._internal.distributed.fake_pg"
+    )  # registers PyTorch's `fake` backend
     groups = Groups(rank, Path(log))
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
 
@@ -159,11 +181,30 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
         yield store, rank, world
 
     rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
-    _watch_new_groups(groups)
+    _watch_new_groups(groups, apart=True)
     gather_objects_in_bulk()
 
 
-def _watch_new_groups(groups: Groups) -> None:
+def name_communicators(rank: int) -> None:
+    """From here on a communicator is known by its members, though some may have ended when it is made."""
+    groups = Groups(rank)
+    handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
+
+    def naming(original: Callable[..., Any]) -> Callable[..., Any]:
+        def handler(*args: Any, **options: Any) -> Iterator[tuple[Store, int, int]]:
+            for inner, own_rank, world in original(*args, **options):
+                store = NamingStore(inner, groups)
+                _kept.append(store)
+                yield store, own_rank, world
+
+        return handler
+
+    handlers.update({scheme: naming(handlers[scheme]) for scheme in ("env", "tcp")})
+    _watch_new_groups(groups, apart=False)
+
+
+def _watch_new_groups(groups: Groups, apart: bool) -> None:
+    """`apart`: other ranks may not be there to connect to."""
     original: Callable[..., Any] = distributed_c10d._new_process_group_helper
 
     def helper(
@@ -178,6 +219,8 @@ def _watch_new_groups(groups: Groups) -> None:
     ) -> Any:
         if "nccl" in _devices(backend):
             groups.add(str(name), ranks or range(size))
+        if not apart:
+            return original(size, rank, ranks, backend, store, name, *rest, **options)
         # Bound to a device, communicators are made now and by splitting, which asks every rank for its part.
         options["device_id"] = None
         group, prefix = original(size, rank, ranks, _without_gloo(backend), store, name, *rest, **options)

@@ -33,10 +33,7 @@ def main(request: dict[str, Any]) -> int:
     READINGS.write_to(Path(request["outcome"]).with_suffix(SUFFIX))
     if ctypes.CDLL(None).maya_begin_rank(request["config"].encode()) != 0:
         return 1
-    if absent := request.get("absent"):
-        from maya.launch.absent import answer_for_absent_ranks
-
-        answer_for_absent_ranks(**absent)
+    _know_the_others(request)
     outcome = _run_script(request)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -44,6 +41,15 @@ def main(request: dict[str, Any]) -> int:
     path.with_suffix(".partial").write_text(json.dumps(outcome))
     path.with_suffix(".partial").rename(path)
     return 0
+
+
+def _know_the_others(request: dict[str, Any]) -> None:
+    from maya.launch.absent import answer_for_absent_ranks, name_communicators
+
+    if absent := request.get("absent"):
+        answer_for_absent_ranks(**absent)
+    elif request["environment"]["WORLD_SIZE"] != "1":
+        name_communicators(int(request["environment"]["RANK"]))
 
 
 def _serve_store(port_file: Path, world: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from maya.launch import ForkServer, Job, Run
 from maya.launch.watch import WARM_STEPS
+from maya.trace import collate
 
 Launch = Callable[..., Run]
 
@@ -65,6 +66,31 @@ def test_ranks_merged_again_are_answered_for_by_whoever_is_left(launch: Launch) 
     assert run.status == "traced", run.traceback
     assert run.representative_of == (0, 0, 0, 0)
     assert not run.notes
+
+
+def test_a_communicator_made_after_ranks_were_merged_knows_its_members(launch: Launch) -> None:
+    """As of a group that reduces a loss when it is logged, after the first optimizer step."""
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        pairs = [dist.new_group([first, first + 1]) for first in range(0, world, 2)]
+        layer = torch.nn.Linear(64, 64, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for iteration in range(500_000):
+            layer(torch.randn(8, 64, device="cuda")).sum().backward()
+            optimizer.step()
+            loss = torch.tensor([2.0]).cuda()
+            dist.all_reduce(loss, group=pairs[rank // 2])
+            assert loss.item() == 4.0
+        """,
+        world=4,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.merged and not run.notes
+    assert {c.all_members for c in collate(run).communicators} == {((0, 1), (2, 3))}
 
 
 def test_every_rank_runs_on_where_merging_is_off(launch: Launch) -> None:

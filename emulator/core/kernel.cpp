@@ -78,19 +78,23 @@ KernelInfo* find_registered(Kernels& self, const void* function_or_handle) {
     std::string name = demangle(kernel->mangled);
     kernel->elementwise = elementwise_shape(name);
     kernel->tensor_lists = tensor_list_type_of_kernel(name);
+    kernel->parameters = parameter_shape(name);
     kernel->name = std::move(name);
   }
   self.recent_at(function_or_handle).store(kernel, std::memory_order_release);
   return kernel;
 }
 
-void count_elements(const KernelInfo& kernel, std::uint32_t blocks, void** args, LaunchKey& key) {
+void count_elements(const KernelInfo& kernel, const std::uint32_t grid[3], void** args, LaunchKey& key) {
   const auto [argument, bytes_per_element] = kernel.elementwise;
   if (argument >= 0) {
     key.elements = static_cast<std::uint64_t>(*static_cast<const std::int32_t*>(args[argument]));
     if (bytes_per_element > 0) key.bytes = key.elements * static_cast<std::uint64_t>(bytes_per_element);
   } else if (kernel.tensor_lists.depth > 0) {
-    key.elements = TensorLists(kernel.tensor_lists, args[0], blocks).elements();
+    key.elements = TensorLists(kernel.tensor_lists, args, grid[0]).elements();
+  } else if (const auto elements = count_by_parameters(kernel.parameters, grid, args)) {
+    key.elements = elements;
+    key.bytes = static_cast<std::uint64_t>(static_cast<double>(elements) * kernel.parameters.bytes_per_element);
   }
 }
 
@@ -125,7 +129,7 @@ void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::u
   key.bytes = bytes;
   std::copy_n(grid, 3, key.grid);
   std::copy_n(block, 3, key.block);
-  if (args) count_elements(kernel, grid[0], args, key);
+  if (args) count_elements(kernel, grid, args, key);
   record(RecordKind::kKernel, stream, intern_operation(key, [&] { return describe(kernel, key); }));
   if (!capturing(stream)) values::launch(kernel, grid, block, args, shared_bytes);
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/elementwise.h"
+#include "core/parameters.h"
 #include "core/tensor_lists.h"
 
 namespace maya {
@@ -23,6 +24,7 @@ struct KernelInfo {
   std::uint64_t name_hash = 0;  // of the mangled name: the same in every rank
   ElementwiseShape elementwise;  // what its name says of its traffic
   TensorListType tensor_lists;
+  ParameterShape parameters;
   // cudaFuncAttributes, cuFuncSetAttribute.
   int max_dynamic_shared_bytes = 49152;
   int static_shared_bytes = 0;

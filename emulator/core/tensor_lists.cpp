@@ -10,7 +10,6 @@
 namespace maya {
 namespace {
 
-constexpr std::int64_t kChunk = 65536;                        // elements
 constexpr std::int64_t kManyElements = std::int64_t{1} << 40;  // addresses are larger, element counts are not
 
 template <class Value>
@@ -23,7 +22,7 @@ Value read_at(const std::byte* base, std::size_t offset) {
 // Tensors there is room for, by depth. PyTorch's later builds for CUDA 13 use 32 KiB of arguments, seven times as
 // many, and count tensors in 16 bits.
 std::size_t room(const TensorListType& type, bool large) {
-  constexpr std::size_t kTensors[] = {110, 64, 48, 36, 30}, kScalar0 = 96, kComplex[] = {72, 60};
+  constexpr std::size_t kTensors[] = {110, 64, 48, 36, 30, 24}, kScalar0 = 96, kComplex[] = {72, 60};
   const auto row = static_cast<std::size_t>(type.depth - 1);
   std::size_t tensors = kTensors[row];
   if (type.scalar_bytes && row == 0) tensors = kScalar0;
@@ -33,25 +32,26 @@ std::size_t room(const TensorListType& type, bool large) {
 
 }  // namespace
 
-// addresses[depth][room], element counts[room], then scalars[room] or pointers to step counts, then each block's
-// tensor and chunk.
-struct TensorLists::Layout {
-  std::size_t room, numel, scalars, block_to_tensor, block_to_chunk, blocks, index_bytes;
-};
-
 TensorLists::Layout TensorLists::layout(const TensorListType& type, bool large) {
   TensorListType scalar_list = type;
   scalar_list.scalar_bytes = 8;
   Layout at{};
   at.room = maya::room(type, large);
   at.numel = 8 * static_cast<std::size_t>(type.depth) * at.room;
-  at.scalars = at.numel + 8 * at.room;
-  at.block_to_tensor = at.scalars + static_cast<std::size_t>(type.scalar_bytes) * at.room +
+  at.numel_bytes = type.apex ? 4 : 8;
+  at.scalars = at.numel + at.numel_bytes * at.room;
+  at.scalar_bytes = static_cast<std::size_t>(type.scalar_bytes);
+  at.block_to_tensor = at.scalars + at.scalar_bytes * at.room +
                        (type.steps ? 8 * maya::room(scalar_list, large) : 0);
   at.blocks = large ? 2240 : 320;
   at.index_bytes = large ? 2 : 1;
   at.block_to_chunk = (at.block_to_tensor + at.blocks * at.index_bytes + 3) / 4 * 4;
   return at;
+}
+
+std::int64_t TensorLists::numel_at(const std::byte* metadata, const Layout& at, std::size_t tensor) {
+  const std::size_t offset = at.numel + at.numel_bytes * tensor;
+  return at.numel_bytes == 4 ? read_at<std::int32_t>(metadata, offset) : read_at<std::int64_t>(metadata, offset);
 }
 
 // Follows the blocks through tensors and chunks. False: that is not how these arguments lie.
@@ -66,40 +66,42 @@ bool TensorLists::read(const TensorListType& type, bool large) {
     const std::int64_t chunk = read_at<std::int32_t>(metadata_, at.block_to_chunk + 4 * block);
     const bool first = block == 0 && tensor == 0 && chunk >= 0;  // which may go on where the last launch ended
     const bool next = block > 0 && ((tensor == last_tensor && chunk == last_chunk + 1) ||
-                                    (tensor == last_tensor + 1 && chunk == 0));
+                                    (tensor > last_tensor && chunk == 0));
     if (!(first || next) || tensor >= at.room) return false;
-    const auto numel = read_at<std::int64_t>(metadata_, at.numel + 8 * tensor);
-    if (numel <= chunk * kChunk || numel > kManyElements) return false;
-    elements += std::min(numel - chunk * kChunk, kChunk);
+    const std::int64_t numel = numel_at(metadata_, at, tensor);
+    if (numel <= chunk * chunk_ || numel > kManyElements) return false;
+    elements += std::min(numel - chunk * chunk_, chunk_);
     last_tensor = tensor;
     last_chunk = chunk;
   }
-  room_ = at.room;
-  numel_ = at.numel;
-  scalars_ = at.scalars;
-  scalar_bytes_ = static_cast<std::size_t>(type.scalar_bytes);
+  at_ = at;
   tensors_ = last_tensor + 1;
   elements_ = static_cast<std::uint64_t>(elements);
   return true;
 }
 
-TensorLists::TensorLists(const TensorListType& type, const void* metadata, std::uint32_t blocks)
-    : metadata_(static_cast<const std::byte*>(metadata)), blocks_(blocks) {
+TensorLists::TensorLists(const TensorListType& type, void* const* args, std::uint32_t blocks)
+    : metadata_(static_cast<const std::byte*>(args[type.apex ? 2 : 0])), blocks_(blocks) {
+  if (type.apex) {
+    chunk_ = read_at<std::int32_t>(static_cast<const std::byte*>(args[0]), 0);  // int, and int64_t in later ones
+    if (chunk_ > 0) read(type, false);
+    return;
+  }
   static std::atomic<bool> large{false};  // as it was last: one process has one PyTorch
   const bool likely = large.load(std::memory_order_relaxed);
   if (!read(type, likely) && read(type, !likely)) large.store(!likely, std::memory_order_relaxed);
 }
 
 std::byte* TensorLists::address(int list, std::size_t tensor) const {
-  return read_at<std::byte*>(metadata_, 8 * (static_cast<std::size_t>(list) * room_ + tensor));
+  return read_at<std::byte*>(metadata_, 8 * (static_cast<std::size_t>(list) * at_.room + tensor));
 }
 
 std::int64_t TensorLists::numel(std::size_t tensor) const {
-  return read_at<std::int64_t>(metadata_, numel_ + 8 * tensor);
+  return numel_at(metadata_, at_, tensor);
 }
 
 const std::byte* TensorLists::scalar(std::size_t tensor) const {
-  return metadata_ + scalars_ + tensor * scalar_bytes_;
+  return metadata_ + at_.scalars + tensor * at_.scalar_bytes;
 }
 
 TensorListType tensor_list_type(std::string_view parameter) {
@@ -108,6 +110,7 @@ TensorListType tensor_list_type(std::string_view parameter) {
   const std::string_view type = parameter.substr(0, open);
   const std::string_view list = bracketed(parameter.substr(open));
   TensorListType lists;
+  lists.apex = type == "TensorListMetadata";  // PyTorch's has a namespace
   lists.steps = type.ends_with("FusedOptimizerTensorListMetadata");
   std::string_view depth = list;
   if (type.ends_with("TensorListScalarListMetadata")) {
@@ -119,7 +122,7 @@ TensorListType tensor_list_type(std::string_view parameter) {
     return {};
   }
   std::from_chars(depth.data(), depth.data() + depth.size(), lists.depth);
-  if (lists.depth < 1 || lists.depth > 5 || lists.scalar_bytes < 0) return {};
+  if (lists.depth < 1 || lists.depth > (lists.apex ? 6 : 5) || lists.scalar_bytes < 0) return {};
   return lists;
 }
 

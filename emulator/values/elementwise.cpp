@@ -84,6 +84,10 @@ class Elementwise : public Executor {
       return true;
     }
     if (fills_with_zero(geometry, operands, object) || copies_large(geometry, operands)) return true;
+    if (large(geometry, operands) && !Derivation::assumed()) {
+      forget_operand(geometry, 0, operands[0]);
+      return true;
+    }
     Evaluation evaluation(*functor_, object);
     Output output(operands[0].type, content_of(operands[0].type, geometry.numel));
     walk(geometry, functor_->tensors + 1, [&](const auto& offsets) {
@@ -173,6 +177,11 @@ class Elementwise : public Executor {
     forget(out.data, static_cast<std::size_t>(bytes));
     wrote(out.data, static_cast<std::size_t>(bytes), content_of(out.type, geometry.numel));
     return true;
+  }
+
+  // Of no use unless it follows from picks, as a mask of attention does not; and slow.
+  bool large(const Geometry& geometry, const Operands& operands) const {
+    return static_cast<std::size_t>(geometry.numel) * size_of(operands[0].type) > kSmallBytes;
   }
 
   // A large copy or cast, an order of magnitude faster than by lanes.

@@ -21,7 +21,7 @@ int number(std::string_view text) {
 }
 
 TensorLists lists_of(const TensorListType& type, const Launch& launch) {
-  return TensorLists(type, launch.bytes(0), launch.grid[0]);
+  return TensorLists(type, launch.args, launch.grid[0]);
 }
 
 bool computable(const std::byte* data, std::int64_t numel, ScalarType type) {
@@ -256,7 +256,8 @@ std::unique_ptr<Executor> make_foreach(const Signature& kernel) {
   const TensorListType lists = tensor_list_type(kernel.templates[0]);
   const FunctorType functor = parse_functor(kernel.templates[1]);
   if (lists.depth == 0 || functor.templates.empty()) return nullptr;
-  if (functor.name.starts_with("Lp")) return make_opaque(kernel);
+  const bool norm = functor.name.starts_with("Lp") || functor.name.starts_with("L2Norm") || functor.name == "MaxNormFunctor";
+  if (norm) return make_opaque(kernel);
   const auto type = scalar_type(functor.templates[0]);
   const bool regular = functor.templates.size() == 4 && number(functor.templates[1]) == lists.depth;
   const int result = regular ? number(functor.templates[3]) : -1;

@@ -83,7 +83,8 @@ FAMILIES = (
     _family(r"[Ss]oft_?[Mm]ax", 2, "softmax"),
     _family(r"nll_loss_(forward|backward)_reduce", 0),  # reads one element a row
     _family(r"nll_loss|cross_entropy", 1),
-    _family(r"lpnorm_cleanup|lpmax_cleanup", 0),  # one partial result a block
+    # One value a block or thread.
+    _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
     _family(r"fused_dropout|masked_scale", 2.5),
     _family(r"embedding_backward|compute_grad_weight|sum_and_scatter|EmbeddingBackward", 1.5),
     _family(r"CatArrayBatchedCopy", 2),

@@ -1,0 +1,81 @@
+"""Kernels of libraries that are not installed here, launched under the names they register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Emulate = Callable[..., Any]
+
+# `launch(mangled name, grid, block, arguments)`, each argument a ctypes object.
+LAUNCH = """
+import ctypes
+runtime = ctypes.CDLL(None)
+class Dim3(ctypes.Structure):
+    _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
+stubs = []
+def launch(name, grid, block, *arguments):
+    stubs.append(ctypes.create_string_buffer(16))
+    none = ctypes.c_void_p()
+    runtime.__cudaRegisterFunction(none, stubs[-1], name, name, -1, none, none, none, none, none)
+    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+    shared, stream = ctypes.c_size_t(0), ctypes.c_void_p()
+    assert runtime.cudaLaunchKernel(stubs[-1], Dim3(grid, 1, 1), Dim3(block, 1, 1), pointers, shared, stream) == 0
+"""
+
+# Apex, csrc/multi_tensor_apply.cuh: chunk size, flag, {addresses[1][110], sizes[110], tensor of a block[320], chunk of
+# a block[320], first tensor}. Two tensors of 5 and 100,000 elements in chunks of 65,536.
+LISTS = """
+class Lists(ctypes.Structure):
+    _fields_ = [("addresses", ctypes.c_void_p * 110), ("sizes", ctypes.c_int * 110),
+                ("tensor", ctypes.c_ubyte * 320), ("chunk", ctypes.c_int * 320), ("first", ctypes.c_int)]
+lists = Lists()
+tensors = [torch.zeros(5, device="cuda"), torch.zeros(100_000, device="cuda")]
+for number, tensor in enumerate(tensors):
+    lists.addresses[number], lists.sizes[number] = tensor.data_ptr(), tensor.numel()
+for block, (tensor, chunk) in enumerate([(0, 0), (1, 0), (1, 1)]):
+    lists.tensor[block], lists.chunk[block] = tensor, chunk
+"""
+
+
+def test_apex_and_transformer_engine_tell_the_elements_of_their_tensor_lists(emulate: Emulate) -> None:
+    run = emulate(
+        "import torch\n" + LAUNCH + LISTS
+        + """
+name = (b"_Z25multi_tensor_apply_kernelI18TensorListMetadataILi1ELb0EEN18transformer_engine19multi_tensor_l2norm"
+        b"13L2NormFunctorIfEEJPfS5_biEEvlPViT_T0_DpT1_")
+out = torch.zeros(4, device="cuda")
+before = len(tensors[0].tolist())
+launch(name, 3, 512, ctypes.c_int64(65536), ctypes.c_void_p(), lists, ctypes.c_byte(),
+       ctypes.c_void_p(out.data_ptr()), ctypes.c_void_p(out.data_ptr()), ctypes.c_bool(False), ctypes.c_int(1))
+scale = (b"_Z25multi_tensor_apply_kernelI18TensorListMetadataILi1EE12ScaleFunctorIfEJfEEvlPViT_T0_DpT1_")
+launch(scale, 3, 512, ctypes.c_int64(65536), ctypes.c_void_p(), lists, ctypes.c_byte(), ctypes.c_float(2))
+"""
+    )  # fmt: skip
+    lists = [kernel for kernel in run.launched("kernel") if "multi_tensor_apply" in kernel["kernel"]]
+    assert [kernel["elements"] for kernel in lists] == [100_005, 100_005]
+
+
+def test_transformer_engine_tells_what_its_kernels_read_and_write(emulate: Emulate) -> None:
+    run = emulate(
+        "import torch\n" + LAUNCH
+        + """
+none = ctypes.c_void_p()
+size = ctypes.c_size_t
+cast = (b"_ZN18transformer_engine6detail50_GLOBAL__N__18ff0267_17_cast_transpose_cu_f1c1739d29"
+        b"cast_transpose_general_kernelILm4ELm4E13__nv_bfloat1613__nv_fp8_e4m3EEvPKT1_PKfPT2_SB_S9_PfSC_mm")
+launch(cast, 64, 128, none, none, none, none, none, none, none, size(512), size(1024))
+rope = (b"_ZN18transformer_engine25fused_rope_forward_kernelI13__nv_bfloat16EEvPKT_PKiPKfS6_PS2_biiiiiiiiiiiiiii")
+numbers = [ctypes.c_int(n) for n in (1, 0, 256, 8, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0)]
+launch(rope, 256, 256, none, none, none, none, none, ctypes.c_bool(False), *numbers)
+"""
+    )  # fmt: skip
+    by_name = {
+        name: kernel
+        for kernel in run.launched("kernel")
+        for name in ("cast_transpose_general", "fused_rope")
+        if name in kernel["kernel"]
+    }
+    cast, rope = by_name["cast_transpose_general"], by_name["fused_rope"]
+    assert (cast["elements"], cast["bytes"]) == (512 * 1024, 512 * 1024 * (2 + 1 + 1))
+    assert (rope["elements"], rope["bytes"]) == (256 * 8 * 64, 256 * 8 * 64 * (2 + 2))

@@ -1,6 +1,7 @@
 """Megatron's flags, as far as this example goes, and the checks that Megatron makes of them."""
 
 import argparse
+import importlib.util
 import os
 
 
@@ -11,6 +12,7 @@ def parse_args() -> argparse.Namespace:
     _parallelism(parser.add_argument_group("parallelism"))
     _training(parser.add_argument_group("training"))
     _fusions(parser.add_argument_group("fusions"))
+    _fp8(parser.add_argument_group("FP8, with Transformer Engine"))
     args = parser.parse_args()
     args.rank = int(os.environ.get("RANK", "0"))
     args.world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -77,6 +79,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--pipeline-model-parallel-size", type=int, default=1)
     group.add_argument("--num-layers-per-virtual-pipeline-stage", type=int)
     group.add_argument("--num-virtual-stages-per-pipeline-rank", type=int)
+    group.add_argument("--microbatch-group-size-per-virtual-pipeline-stage", type=int,
+                       help="micro-batches of a stage in a row; default: the pipeline-parallel size")  # fmt: skip
     group.add_argument("--no-overlap-p2p-communication", action="store_false", dest="overlap_p2p_comm")
     group.add_argument("--scatter-gather-tensors-in-pipeline", action="store_true",
                        help="each tensor rank sends its share of what a stage hands over, as with "
@@ -126,6 +130,9 @@ def _training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-check-for-nan-in-loss-and-grad", action="store_false",
                        dest="check_for_nan_in_loss_and_grad")  # fmt: skip
     group.add_argument("--log-interval", type=int, default=100)
+    group.add_argument("--log-params-norm", action="store_true")
+    group.add_argument("--log-num-zeros-in-grad", action="store_true")
+    group.add_argument("--deterministic-mode", action="store_true")
     group.add_argument("--timing-log-level", type=int, default=0, choices=range(3),
                        help="1: time the parts of an iteration; 2: each forward and backward pass as well. Starting "
                        "and stopping a timer waits for the device.")  # fmt: skip
@@ -145,6 +152,18 @@ def _fusions(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--cross-entropy-loss-fusion", action="store_true")
 
 
+def _fp8(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--fp8-format", choices=["e4m3", "hybrid"], help="hybrid: E4M3 forward, E5M2 gradients"
+    )
+    group.add_argument("--fp8-recipe", choices=["delayed", "tensorwise", "blockwise"], default="delayed")
+    group.add_argument("--fp8-margin", type=int, default=0)
+    group.add_argument("--fp8-amax-history-len", type=int, default=1)
+    group.add_argument("--fp8-amax-compute-algo", choices=["most_recent", "max"], default="most_recent")
+    group.add_argument("--no-fp8-wgrad", action="store_false", dest="fp8_wgrad")
+    group.add_argument("--fp8-param-gather", action="store_true", help="keep and gather weights in FP8")
+
+
 def validate(args: argparse.Namespace) -> None:
     """Fills in what follows from other flags. Raises ValueError that shows the arithmetic."""
     _validate_parallelism(args)
@@ -160,10 +179,21 @@ def validate(args: argparse.Namespace) -> None:
         raise ValueError("--swiglu and --squared-relu exclude each other")
     if args.bf16 and not args.grad_reduce_in_bf16:
         args.accumulate_allreduce_grads_in_fp32 = True  # as Megatron does
+    _validate_transformer_engine(args)
     if args.overlap_param_gather and not args.use_distributed_optimizer:
         raise ValueError("--overlap-param-gather needs --use-distributed-optimizer")
     if args.overlap_param_gather and not args.overlap_grad_reduce:
         raise ValueError("--overlap-param-gather needs --overlap-grad-reduce")
+
+
+def _validate_transformer_engine(args: argparse.Namespace) -> None:
+    if args.transformer_impl == "transformer_engine":
+        if importlib.util.find_spec("transformer_engine") is None:
+            raise ValueError("--transformer-impl transformer_engine: Transformer Engine is not installed")
+    elif args.fp8_format is not None:
+        raise ValueError("--fp8-format needs --transformer-impl transformer_engine")
+    if args.fp8_param_gather and args.fp8_format is None:
+        raise ValueError("--fp8-param-gather needs --fp8-format")
 
 
 def _validate_parallelism(args: argparse.Namespace) -> None:
@@ -329,8 +359,13 @@ def _validate_batch(args: argparse.Namespace) -> None:
             f"data-parallel size ({dp})"
         )
     args.num_microbatches = args.global_batch_size // (micro * dp)
-    pp = args.pipeline_model_parallel_size
-    if args.virtual_pipeline_model_parallel_size and args.num_microbatches % pp:
+    pp, group = args.pipeline_model_parallel_size, args.microbatch_group_size_per_virtual_pipeline_stage
+    if group is not None and group < pp:
+        raise ValueError(
+            f"microbatch-group-size-per-virtual-pipeline-stage ({group}) is less than "
+            f"pipeline-model-parallel-size ({pp})"
+        )
+    if args.virtual_pipeline_model_parallel_size and group is None and args.num_microbatches % pp:
         raise ValueError(
             f"number of micro-batches ({args.num_microbatches}) is not divisible by "
             f"pipeline-model-parallel-size ({pp}), which virtual pipeline stages need"

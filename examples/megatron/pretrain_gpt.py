@@ -40,16 +40,13 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
+from reporting import log, log_timers, parameters_norm, seconds_since
 from synchronous import ScatteredGPTModel, wait_for_input_gradients
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # What torchrun would set, for one GPU without it.
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
-
-# Parts of an iteration that every rank times, at --timing-log-level 1 and (passes) 2.
-TIMED = ["forward-backward", "forward-compute", "backward-compute", "all-grads-sync"]
-TIMED += ["optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params"]
 
 Batch = dict[str, torch.Tensor | None]
 
@@ -93,6 +90,10 @@ class Norm:
 
 
 def initialize(args: argparse.Namespace) -> None:
+    if args.deterministic_mode:
+        os.environ.setdefault("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0")  # Transformer Engine
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     torch.cuda.set_device(args.local_rank)
     dist.init_process_group("nccl", timeout=datetime.timedelta(minutes=args.distributed_timeout_minutes))
     parallel_state.initialize_model_parallel(
@@ -130,6 +131,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         tensor_model_parallel_size=args.tensor_model_parallel_size,
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
+        microbatch_group_size_per_vp_stage=args.microbatch_group_size_per_virtual_pipeline_stage,
         context_parallel_size=args.context_parallel_size,
         sequence_parallel=args.sequence_parallel,
         # The interleaved schedule overlaps its transfers; 1F1B sends and receives in one batch.
@@ -153,8 +155,24 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         apply_rope_fusion=args.apply_rope_fusion and args.transformer_impl == "transformer_engine",
         gradient_accumulation_fusion=args.gradient_accumulation_fusion,
         cross_entropy_loss_fusion=args.cross_entropy_loss_fusion,
+        deterministic_mode=args.deterministic_mode,
+        **fp8_options(args),
         **expert_options(args),
     )
+
+
+def fp8_options(args: argparse.Namespace) -> dict[str, object]:
+    if args.fp8_format is None:
+        return {}
+    return {
+        "fp8": args.fp8_format,
+        "fp8_recipe": args.fp8_recipe,
+        "fp8_margin": args.fp8_margin,
+        "fp8_amax_history_len": args.fp8_amax_history_len,
+        "fp8_amax_compute_algo": args.fp8_amax_compute_algo,
+        "fp8_wgrad": args.fp8_wgrad,
+        "fp8_param": args.fp8_param_gather,
+    }
 
 
 def expert_options(args: argparse.Namespace) -> dict[str, object]:
@@ -284,6 +302,7 @@ def build_optimizer(
         initial_loss_scale=args.initial_loss_scale,
         use_distributed_optimizer=args.use_distributed_optimizer,
         overlap_param_gather=args.overlap_param_gather,
+        log_num_zeros_in_grad=args.log_num_zeros_in_grad,
     )
     optimizer = get_megatron_optimizer(config, model, use_gloo_process_groups=False)
     decay = (args.lr_decay_iters or args.train_iters) * args.global_batch_size  # in samples
@@ -401,8 +420,8 @@ def train_step(
     optimizer: MegatronOptimizer,
     scheduler: OptimizerParamScheduler,
     batches: list[Iterator[dict[str, torch.Tensor]]],
-) -> tuple[list[dict[str, torch.Tensor]], float | None]:
-    """One global batch. Returns the micro-batches' losses (last stage only) and the gradient norm."""
+) -> tuple[list[dict[str, torch.Tensor]], float | None, float | None]:
+    """One global batch. Returns the micro-batches' losses (last stage only), the gradients' norm and zeros."""
     for chunk in model:
         chunk.zero_grad_buffer()
     optimizer.zero_grad()
@@ -416,38 +435,10 @@ def train_step(
         micro_batch_size=args.micro_batch_size,
         forward_only=False,
     )
-    updated, gradient_norm, _ = optimizer.step()
+    updated, gradient_norm, zeros = optimizer.step()
     if updated:
         scheduler.step(increment=args.global_batch_size)
-    return losses, gradient_norm
-
-
-def log(
-    args: argparse.Namespace,
-    iteration: int,
-    losses: list[dict[str, torch.Tensor]],
-    norm: float | None,
-    seconds: float,
-) -> None:
-    if not parallel_state.is_pipeline_last_stage():
-        return
-    mean = torch.stack([loss["lm loss"] for loss in losses]).mean()
-    dist.all_reduce(mean, dist.ReduceOp.AVG, group=parallel_state.get_data_parallel_group())
-    if args.rank == args.world_size - 1:
-        print(
-            f"iteration {iteration:8d}/{args.train_iters:8d} | "
-            f"time per iteration (ms): {seconds * 1e3:.1f} | "
-            f"global batch size: {args.global_batch_size} | lm loss: {mean.item():.6E} | "
-            f"grad norm: {norm if norm is not None else math.nan:.3f}",
-            flush=True,
-        )
-
-
-def log_timers(args: argparse.Namespace, timers: Timers) -> None:
-    """The shortest and the longest time of each part over all ranks; every rank has to call it."""
-    lines = timers.get_all_timers_string(TIMED, normalizer=args.log_interval)
-    if args.rank == args.world_size - 1:
-        print(lines, flush=True)
+    return losses, gradient_norm, zeros
 
 
 def main() -> None:
@@ -467,11 +458,13 @@ def main() -> None:
 
     started = time.perf_counter()
     for iteration in range(1, args.train_iters + 1):
-        losses, norm = train_step(args, model, optimizer, scheduler, batches)
+        losses, norm, zeros = train_step(args, model, optimizer, scheduler, batches)
+        values = {"grad norm": norm, "num zeros": zeros}
+        if args.log_params_norm:
+            values["params norm"] = parameters_norm(model)
         if iteration % args.log_interval == 0:
-            torch.cuda.synchronize()
-            seconds = (time.perf_counter() - started) / args.log_interval
-            log(args, iteration, losses, norm, seconds)
+            seconds = seconds_since(started) / args.log_interval
+            log(args, iteration, losses, values, seconds)
             if timers is not None:
                 log_timers(args, timers)
             started = time.perf_counter()

@@ -6,6 +6,7 @@ A row's script runs once: its trace is kept, and judged again whenever its line 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import random
@@ -141,6 +142,7 @@ def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], 
 
 
 def _record(mapped: Mapped, inputs: Inputs, store: TraceStore) -> JobTrace | Unjudged:
+    require(mapped)
     judgement = _predictor(mapped).predict(
         Job(
             script=str(inputs.examples / mapped.script),
@@ -152,6 +154,12 @@ def _record(mapped: Mapped, inputs: Inputs, store: TraceStore) -> JobTrace | Unj
         )
     )
     return store.keep(mapped, inputs.examples, judgement.trace, judgement.prediction)
+
+
+def require(mapped: Mapped) -> None:
+    """Raises MayaError when the script's arguments ask for a library that is not installed."""
+    if "transformer_engine" in mapped.argv and importlib.util.find_spec("transformer_engine") is None:
+        raise MayaError("Transformer Engine is not installed: scripts/transformer-engine builds it")
 
 
 def _predictor(mapped: Mapped) -> Any:

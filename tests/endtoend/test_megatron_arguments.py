@@ -40,9 +40,15 @@ def parse(monkeypatch):
         (2, "--num-experts 4 --tensor-model-parallel-size 2", "needs --sequence-parallel"),
         (1, "--num-experts 4 --moe-grouped-gemm", "--moe-grouped-gemm needs --transformer-impl"),
         (1, "--num-experts 4 --moe-router-topk 1", "--moe-router-pre-softmax"),
+        (1, "--fp8-format hybrid", "--fp8-format needs --transformer-impl transformer_engine"),
+        (
+            4,
+            "--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 2",
+            "stage (2) is less than pipeline-model-parallel-size (4)",
+        ),
     ],
 )
-def test_experts_that_cannot_be_are_refused(parse, world, flags, says):
+def test_what_cannot_be_is_refused(parse, world, flags, says):
     with pytest.raises(ValueError) as refused:
         parse(world, *flags.split())
     assert says in str(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import textwrap
@@ -15,7 +16,7 @@ from maya.estimate import Estimator
 from maya.simulate import build_network, simulate
 from maya.trace import read_job
 from maya.trace.split import unfold
-from maya.trace.types import Gemm
+from maya.trace.types import Gemm, Kernel
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -82,6 +83,37 @@ def test_megatron_as_it_was_before_2022(predict):
         for prediction in (earlier, today)
     )
     assert sent == {bytes / 2 for bytes in whole}  # of each rank: one of two shares
+
+
+def test_megatron_that_reports_each_iteration(predict):
+    script, options = EXAMPLES / "megatron/pretrain_gpt.py", ["--gpus", "8"]
+    silent = predict(options, script, *MEGATRON)
+    reporting = predict(
+        options, script, *MEGATRON, "--log-interval", "1", "--log-params-norm", "--log-num-zeros-in-grad",
+        "--deterministic-mode",
+    )  # fmt: skip
+    assert reporting["verdict"] == "FITS", reporting["message"]
+    assert reporting["ranks"]["launched"] == 8 and reporting["ranks"]["unique"] <= 5
+    assert not any("the script failed" in note for note in reporting["notes"])
+    assert reporting["iteration_time_s"] > silent["iteration_time_s"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformer_engine") is None, reason="scripts/transformer-engine builds it"
+)
+def test_megatron_in_fp8_with_transformer_engine(maya, tmp_path):
+    model = ["--num-layers", "2", "--hidden-size", "1024", "--num-attention-heads", "8", "--seq-length", "1024",
+             "--vocab-size", "4096", "--micro-batch-size", "2", "--bf16", "--train-iters", "500000", "--mock-data",
+             "--tensor-model-parallel-size", "2", "--sequence-parallel", "--transformer-impl", "transformer_engine",
+             "--fp8-format", "hybrid"]  # fmt: skip
+    script = EXAMPLES / "megatron/pretrain_gpt.py"
+    completed = maya("trace", "--gpus", 2, "--out", "trace", "--", script, *model)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    trace = read_job(tmp_path / "trace")
+    types = {each.dtype for each in trace.operations if isinstance(each, Gemm)}
+    assert any(dtype.startswith("fp8") for dtype in types)
+    casts = [each for each in trace.operations if isinstance(each, Kernel) and "cast_transpose" in each.name]
+    assert casts and all(each.bytes for each in casts)
 
 
 def matrix_products(maya, tmp_path, gpus, script, *arguments):

@@ -3,7 +3,9 @@
 import pandas as pd
 import pytest
 
+from maya.errors import MayaError
 from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
+from maya.validate.run import require
 
 HEADER = (
     "id,gpu,gpus,gpus_per_node,framework,model,layers,hidden,ffn,heads,kv_heads,seq,vocab,precision,tp,pp,dp,cp,ep,"
@@ -94,6 +96,36 @@ def test_a_row_with_experts_has_the_router_of_the_test_it_names(rows):
     assert isinstance(unknown, Unmapped) and "no router" in unknown.reason
 
 
+def test_a_functional_test_runs_with_the_flags_that_it_states(rows):
+    stated = (
+        "flags: deterministic-mode=True, log-interval=1, swiglu=True, transformer-impl=transformer_engine"
+    )
+    row = EXPERTS.replace("gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", "gpt3_mcore_te_tp2").replace(
+        "flags: num-experts=8, expert-model-parallel-size=4, expert-tensor-parallel-size=1",
+        stated + "; env: NVTE_ALLOW_NONDETERMINISTIC_ALGO=0, NCCL_ALGO=Ring",
+    )
+    mapped = map_row(rows(row.replace(",4,1,4,1,4,32", ",4,1,1,1,4,32"))[0])
+    for words in ("--deterministic-mode", "--log-interval 1", "--swiglu", "--log-params-norm",
+                  "--transformer-impl transformer_engine"):  # fmt: skip
+        assert words in flags(mapped)
+    assert "--ffn-hidden-size" not in flags(mapped)  # Megatron's own rule for swiglu
+    assert ("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0") in mapped.environment
+    unequal = rows(
+        row.replace("log-interval=1", "decoder-first-pipeline-num-layers=2").replace(",4,1,4,1", ",4,1,1,1")
+    )
+    assert "unequal layers" in map_row(unequal[0]).reason
+
+
+def test_fp8_is_transformer_engines(rows, tmp_path, monkeypatch):
+    (row,) = rows(MEGATRON.replace(",float16,", ",FP8,"))
+    mapped = map_row(row)
+    for words in ("--transformer-impl transformer_engine", "--fp8-format hybrid", "--bf16"):
+        assert words in flags(mapped)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MayaError, match="scripts/transformer-engine"):
+        require(mapped)
+
+
 def test_a_gpu_has_the_memory_that_its_name_states(rows):
     names = ("h100_80gb", "a100_40gb", "H100 96GB HBM2e 2.4TB/s")
     full, smaller, larger = (
@@ -108,7 +140,6 @@ def test_a_gpu_has_the_memory_that_its_name_states(rows):
     ("change", "says"),
     [
         ((",A100-80GB-SXM,", ",TPU v4,"), "TPU v4"),
-        ((",float16,", ",FP8,"), "FP8"),
         ((",Megatron-LM,", ",JAX,"), "JAX"),
         ((",8,35,1,1,,", ",8,35,1,2,,"), "context parallelism"),
     ],

@@ -1,0 +1,67 @@
+"""What is printed at each --log-interval."""
+
+import argparse
+import time
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer.clip_grads import get_grad_norm_fp32
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.timers import Timers
+from megatron.core.transformer.module import param_is_not_shared
+
+# Parts of an iteration that every rank times, at --timing-log-level 1 and (passes) 2.
+TIMED = ["forward-backward", "forward-compute", "backward-compute", "all-grads-sync"]
+TIMED += ["optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params"]
+
+
+def seconds_since(started: float) -> float:
+    """On all ranks together, after the device has done what was asked of it."""
+    dist.barrier()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def parameters_norm(model: list[DistributedDataParallel]) -> float:
+    """L2 norm of the whole model's parameters, each counted once; every rank has to call it."""
+    own = [
+        parameter.data.float()
+        for chunk in model
+        for parameter in chunk.parameters()
+        if param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)
+    ]
+    return get_grad_norm_fp32(own, grad_stats_parallel_group=parallel_state.get_model_parallel_group())
+
+
+def log(
+    args: argparse.Namespace,
+    iteration: int,
+    losses: list[dict[str, torch.Tensor]],
+    values: dict[str, float | None],
+    seconds: float,
+) -> None:
+    """`values` of this iteration, of which those are printed that there are."""
+    if not parallel_state.is_pipeline_last_stage():
+        return
+    mean = torch.stack([loss["lm loss"] for loss in losses]).mean()
+    dist.all_reduce(mean, dist.ReduceOp.AVG, group=parallel_state.get_data_parallel_group())
+    if args.rank == args.world_size - 1:
+        known = {name: value for name, value in values.items() if value is not None}
+        print(
+            f"iteration {iteration:8d}/{args.train_iters:8d} | "
+            f"time per iteration (ms): {seconds * 1e3:.1f} | "
+            f"global batch size: {args.global_batch_size} | "
+            + " | ".join(
+                f"{name}: {value:.6g}" for name, value in ({"lm loss": mean.item()} | known).items()
+            ),
+            flush=True,
+        )
+
+
+def log_timers(args: argparse.Namespace, timers: Timers) -> None:
+    """The shortest and the longest time of each part over all ranks; every rank has to call it."""
+    lines = timers.get_all_timers_string(TIMED, normalizer=args.log_interval)
+    if args.rank == args.world_size - 1:
+        print(lines, flush=True)

@@ -1,0 +1,242 @@
+"""From a row to the arguments of the Megatron example, which are Megatron-LM's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
+from maya.validate.rows import Row
+
+
+def megatron_arguments(row: Row) -> tuple[str, ...]:
+    """Raises MappingError where the example cannot do what the row states, KeyError for what it does not state."""
+    flags = _model(row) | _parallelism(row) | _precision(row) | _software(row) | _recomputation(row)
+    flags |= _stated(row) | _experts(row)
+    if (
+        row.number("cp", 1) > 1
+    ):  # cuDNN's kernels do not repeat there; flash-attn's do, which the examples do without
+        flags.pop("--deterministic-mode", None)
+    rings = flags["--attention-backend"] == "fused" or flags.get("--transformer-impl") == "transformer_engine"
+    if row.number("cp", 1) > 1 and not rings:
+        raise MappingError("context parallelism without cuDNN attention: the example rings with that alone")
+    return flat(flags)
+
+
+def megatron_environment(row: Row) -> dict[str, str]:
+    """Variables that the source states: of Transformer Engine, which takes other kernels when they must repeat."""
+    _, _, stated = row.text("notes").partition("env: ")
+    if row.number("cp", 1) > 1:
+        return {}
+    return {name: value for name, value in _ASSIGNMENT.findall(stated) if name.startswith("NVTE_")}
+
+
+_ASSIGNMENT = re.compile(r"([\w-]+)=([^,;\s]+)")
+
+
+def _model(row: Row) -> dict[str, Any]:
+    llama = bool(re.search("llama|internlm", row.text("model"), re.IGNORECASE))
+    nemotron = "nemotron" in row.text("model").lower()
+    flags: dict[str, Any] = {
+        "--num-layers": row.number("layers"),
+        "--hidden-size": row.number("hidden"),
+        "--num-attention-heads": row.number("heads"),
+        "--seq-length": row.number("seq"),
+        "--max-position-embeddings": row.number("seq"),
+        "--vocab-size": vocabulary(row),
+        "--attention-backend": "flash" if row.text("attention") == "flash" else "unfused",
+        "--train-iters": 500000,
+        "--mock-data": True,
+    }
+    if row.values["ffn"] is not None or "functional test" not in row.text("framework"):
+        flags["--ffn-hidden-size"] = ffn_size(row)
+    if row.number("kv_heads", row.number("heads")) != row.number("heads"):
+        flags |= {"--group-query-attention": True, "--num-query-groups": row.number("kv_heads")}
+    if llama:
+        flags |= {"--swiglu": True, "--normalization": "RMSNorm"}
+    if nemotron:  # Nemotron-4 15B technical report, table 1
+        flags |= {"--squared-relu": True, "--rotary-percent": 0.5}
+    if llama or nemotron:
+        flags |= {
+            "--position-embedding-type": "rope",
+            "--disable-bias-linear": True,
+            "--untie-embeddings-and-output-weights": True,
+            "--attention-dropout": 0.0,
+            "--hidden-dropout": 0.0,
+        }
+    return flags
+
+
+def _parallelism(row: Row) -> dict[str, Any]:
+    flags = {
+        "--micro-batch-size": row.number("mbs"),
+        "--global-batch-size": row.number("gbs"),
+        "--tensor-model-parallel-size": row.number("tp", 1),
+        "--pipeline-model-parallel-size": row.number("pp", 1),
+        "--context-parallel-size": row.number("cp", 1),
+    }
+    return flags | _virtual_pipeline(row) | _sharing(row)
+
+
+def _stated(row: Row) -> dict[str, Any]:
+    """Flags that the source states, of Megatron-LM's functional tests; all log norms (model_config.yaml of each)."""
+    if "functional test" not in row.text("framework"):
+        return {}
+    flags: dict[str, Any] = {"--log-params-norm": True, "--attention-backend": "auto"}
+    flags |= {
+        f"--{name}": value for name, value in _ASSIGNMENT.findall(row.text("notes").partition("; env:")[0])
+    }
+    flags = {name: True if value == "True" else value for name, value in flags.items()}
+    for name, reason in UNMAPPED_FLAGS.items():
+        if name in flags:
+            raise MappingError(reason)
+    if flags["--attention-backend"] == "flash" and "--transformer-impl" in flags:
+        flags["--attention-backend"] = (
+            "fused"  # cuDNN's, as fast: flash-attn is not among what the examples need
+        )
+    if "tunable_overlap" in row.text("model"):
+        flags["--microbatch-group-size-per-virtual-pipeline-stage"] = 5
+    if "groupedGEMM" in row.text("model"):
+        flags["--moe-grouped-gemm"] = True
+    return flags
+
+
+UNMAPPED_FLAGS = {
+    "--multi-latent-attention": "latent attention: the example has none",
+    "--use-megatron-fsdp": "Megatron's FSDP: the example has none",
+    "--decoder-first-pipeline-num-layers": "pipeline stages of unequal layers: the example has none",
+    "--tp-comm-overlap": "tensor parallelism through Transformer Engine's user buffers: the example has none",
+}
+
+
+def _experts(row: Row) -> dict[str, Any]:
+    """Of a mixture of experts; empty: the row has none.
+
+    A functional test of Megatron-LM is named in `model`; tests/functional_tests/test_cases/*/NAME/model_config.yaml
+    tells what the row does not.
+    """
+    name, notes = row.text("model").lower(), row.text("notes")
+    if row.number("ep", 1) == 1 and not re.search("moe|expert", name):
+        return {}
+    for sign, reason in UNMAPPED_EXPERTS.items():
+        if sign in name:
+            raise MappingError(f"mixture of experts with {reason}")
+    config = next((config for part, config in EXPERTS.items() if part in name), None)
+    stated = re.search(r"num-experts=(\d+)", notes)
+    if config is None or stated is None:
+        raise MappingError("mixture of experts of which the source states no router")
+    flags: dict[str, Any] = {"--num-experts": int(stated[1]), "--disable-bias-linear": True, **config}
+    flags["--expert-model-parallel-size"] = row.number("ep", 1)
+    return flags
+
+
+# What else a mixture of experts has that the example does not.
+UNMAPPED_EXPERTS = {
+    "muon": "the Muon optimizer: the example has Adam's alone",
+    "multi_dist_optimizer_instances": "several instances of the distributed optimizer: the example has one",
+}
+
+_SINKHORN = {"--moe-router-load-balancing-type": "sinkhorn", "--moe-router-topk": 1}
+_TOP_2 = {"--moe-router-load-balancing-type": "aux_loss", "--moe-router-topk": 2}
+# Routers of Megatron-LM's functional tests, by a part of their names.
+EXPERTS: dict[str, dict[str, Any]] = {
+    "4experts": _SINKHORN,
+    "8experts2parallel": _SINKHORN,
+    "8experts_etp1_ep4": _TOP_2 | {"--moe-aux-loss-coeff": 1e-2},
+    "ep8_resume_torch_dist_dist_optimizer": _TOP_2
+    | {"--moe-router-dtype": "fp32", "--moe-ffn-hidden-size": 1024},
+    "ep2_etp2_pp2_resume_torch_dist_dist_optimizer": _TOP_2
+    | {
+        "--moe-router-dtype": "fp32",
+        "--moe-ffn-hidden-size": 1024,
+        "--moe-shared-expert-intermediate-size": 512,
+    },
+}
+
+
+def _precision(row: Row) -> dict[str, Any]:
+    """Sources that state no precision (vTrain: parameters of two bytes in its simulator) trained in fp16."""
+    stated = row.text("precision").lower()
+    if "fp8" in stated:
+        return {"--bf16": True, "--grad-reduce-in-bf16": True} | FP8
+    flags: dict[str, Any] = {"--bf16" if "bf16" in stated else "--fp16": True}
+    if "bf16" in stated and "fp32 grad" not in stated and _newer(row):
+        flags["--grad-reduce-in-bf16"] = True
+    return flags
+
+
+# As NeMo's recipes have it (dgxc-benchmarking, llama3.1_8b.yaml and nemotron4-15b-synth.yaml).
+FP8 = {
+    "--transformer-impl": "transformer_engine",
+    "--fp8-format": "hybrid",
+    "--fp8-amax-history-len": 1024,
+    "--fp8-amax-compute-algo": "max",
+}
+
+
+def _newer(row: Row) -> bool:
+    """NeMo on Megatron-Core: fused attention of cuDNN, gradients in bf16 (recipes of dgxc-benchmarking)."""
+    return "nemo" in row.text("framework").lower()
+
+
+def _software(row: Row) -> dict[str, Any]:
+    """What the framework of that source fuses and waits for: flags of Megatron-LM."""
+    framework = row.text("framework")
+    if _newer(row):
+        return {"--attention-backend": "fused", "--cross-entropy-loss-fusion": True}
+    unfused = {"--no-gradient-accumulation-fusion": True}
+    # Each functional test's model_config.yaml says so.
+    if "functional test" in framework or "InternEvo" in framework:
+        return unfused
+    # Megatron-LM until 2022 and its DeepSpeed fork time every forward and backward pass, waiting for the device around
+    # each (_Timer in megatron/global_vars.py); the tensor ranks of a stage each send a part of what it hands on; loss
+    # scaling finds what is not finite.
+    flags = {
+        "--timing-log-level": 2,
+        "--no-barrier-with-level-1-timing": True,
+        "--no-check-for-nan-in-loss-and-grad": True,
+    }
+    if row.text("seq_parallel").lower() != "true":
+        flags["--scatter-gather-tensors-in-pipeline"] = True
+    if "Korthikanti" in framework:
+        return flags
+    # Before 2022 each weight's gradient was added to what was there, and an input's was summed over the tensor ranks
+    # after it, not beside it (ColumnParallelLinear in megatron/mpu/layers.py).
+    return flags | unfused | {"--no-async-tensor-model-parallel-allreduce": True}
+
+
+def _virtual_pipeline(row: Row) -> dict[str, Any]:
+    stages = row.number("vp", 1)
+    if stages <= 1:
+        return {}
+    layers = row.number("layers") // (row.number("pp") * stages)
+    return {"--num-layers-per-virtual-pipeline-stage": layers}
+
+
+def _recomputation(row: Row) -> dict[str, Any]:
+    stated = row.text("recompute").lower()
+    if stated.startswith("full"):
+        return {
+            "--recompute-granularity": "full",
+            "--recompute-method": "uniform",
+            "--recompute-num-layers": 1,
+        }
+    return {"--recompute-granularity": "selective"} if stated.startswith("selective") else {}
+
+
+def _sharing(row: Row) -> dict[str, Any]:
+    """Sequence parallelism, optimizer state and overlap."""
+    flags: dict[str, Any] = {}
+    if row.text("seq_parallel").lower() == "true":
+        flags["--sequence-parallel"] = True
+    sharded = row.text("dist_opt").lower()
+    if sharded == "true" or sharded.startswith("zero-1"):
+        flags["--use-distributed-optimizer"] = True
+    overlap = row.text("comm_overlap")
+    if "InternEvo" in row.text("framework"):  # overlap_sync_grad of its configs/7B_sft.py
+        flags["--overlap-grad-reduce"] = True
+    if "overlap-grad-reduce" in overlap or "grad/param sync overlap" in overlap:
+        flags["--overlap-grad-reduce"] = True
+    if "overlap-param-gather" in overlap or "grad/param sync overlap" in overlap:
+        flags["--overlap-param-gather"] = True
+    return flags

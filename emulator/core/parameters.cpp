@@ -27,6 +27,7 @@ constexpr Known kKernels[] = {
     {"unary_grad_kernel", by_sizes(7), "012"},
     {"gated_act_kernel", by_sizes(5, 6), "001"},
     {"dgated_act_kernel", by_sizes(6, 7), "01122"},
+    {"reduce_dbias_kernel", {.sizes = {2, 3}, .wide = false}, "1"},
     // The operands lie in a structure: 16 bits in, 8 bits out and transposed.
     {"cast_transpose_fusion_kernel_optimized", {.sizes = {1, 2}, .bytes_per_element = 4}, ""},
     {"cast_transpose_fused_kernel_notaligned", {.sizes = {1, 2}, .bytes_per_element = 4}, ""},

@@ -42,7 +42,7 @@ def section(predicted: pd.DataFrame) -> str:
         "may be looked at while fitting; the first table is of the others, on which nothing was fitted: no",
         "coefficient was chosen by their errors. *Selection* is the measured time of the configuration that",
         "Maya ranks first over the best measured, averaged over groups of three or more configurations of",
-        "equal model, GPUs and batch.",
+        "equal model, GPUs and batch, a configuration that was measured several times by its mean.",
         "",
         f"![Predicted against measured iteration times]({PICTURE})",
         "",

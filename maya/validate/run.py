@@ -25,7 +25,7 @@ from maya.trace.types import JobTrace
 from maya.validate.mapping import Mapped, Unmapped, map_row
 from maya.validate.rows import Row, read_rows
 from maya.validate.split import Share, in_share, is_fit
-from maya.validate.statistics import GROUP
+from maya.validate.statistics import CONFIGURATION, GROUP
 from maya.validate.traces import TraceStore, Unjudged
 
 COLUMNS = (
@@ -207,7 +207,11 @@ def _joined(rows: list[Row], out: Path) -> pd.DataFrame:
     lines = pd.read_csv(out).drop_duplicates("id", keep="last")
     groups = pd.DataFrame(
         [
-            {"id": row.id, "source": row.source, **{name: row.values[name] for name in GROUP[1:]}}
+            {
+                "id": row.id,
+                "source": row.source,
+                **{name: row.values[name] for name in (*GROUP[1:], *CONFIGURATION)},
+            }
             for row in rows
         ]
     )

@@ -9,8 +9,23 @@ import pandas as pd
 
 PREDICTED, MEASURED = "predicted_iteration_time_s", "measured_iteration_time_s"
 
-# Configurations of one such group compete: equal work, different ways of doing it.
-GROUP = ["source", "model", "layers", "hidden", "seq", "gpus", "gbs"]
+# Configurations of one such group compete: equal work on equal devices, different ways of doing it.
+GROUP = ["source", "gpu", "model", "layers", "hidden", "seq", "gpus", "gbs"]
+# Rows that are equal in these were measured with the same configuration, on other days, hosts or releases.
+CONFIGURATION = [
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "vp",
+    "mbs",
+    "precision",
+    "recompute",
+    "seq_parallel",
+    "dist_opt",
+]
+CONFIGURATION += ["sharding", "comm_overlap", "attention"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +39,9 @@ class SourceErrors:
     median: float
     p90: float
     bias: float  # mean signed error
-    rank_correlation: float  # mean Spearman's rho over groups of three or more; NaN without such a group
+    rank_correlation: (
+        float  # mean Spearman's rho over groups of three configurations or more; NaN without one
+    )
     selection: (
         float  # measured time of the configuration ranked first over the best measured; mean over groups
     )
@@ -32,7 +49,7 @@ class SourceErrors:
 
 
 def summarise_errors(table: pd.DataFrame) -> list[SourceErrors]:
-    """`table` has one line a row: GROUP's columns, `predicted_iteration_time_s` (NaN: none) and
+    """`table` has one line a row: the columns of GROUP and CONFIGURATION, `predicted_iteration_time_s` (NaN: none) and
     `measured_iteration_time_s`. One entry per source, then one named `all`."""
     parts = [(str(source), part) for source, part in table.groupby("source")]
     return [_summarise(source, part) for source, part in [*parts, ("all", table)]]
@@ -42,7 +59,8 @@ def _summarise(source: str, table: pd.DataFrame) -> SourceErrors:
     known = table[table[PREDICTED].notna()]
     errors = known[PREDICTED] / known[MEASURED] - 1
     absolute = errors.abs()
-    groups = [group for _, group in known.groupby(GROUP, dropna=False) if len(group) >= 3]
+    groups = [configurations(group) for _, group in known.groupby(GROUP, dropna=False)]
+    groups = [group for group in groups if len(group) >= 3]
     nan = float("nan")
     return SourceErrors(
         source=source,
@@ -56,6 +74,11 @@ def _summarise(source: str, table: pd.DataFrame) -> SourceErrors:
         selection=sum(map(_selection, groups)) / len(groups) if groups else nan,
         groups=len(groups),
     )
+
+
+def configurations(group: pd.DataFrame) -> pd.DataFrame:
+    """One line a configuration, with the mean of what it was measured and predicted to take."""
+    return group.groupby(CONFIGURATION, dropna=False)[[PREDICTED, MEASURED]].mean()
 
 
 def _rank_correlation(group: pd.DataFrame) -> float:

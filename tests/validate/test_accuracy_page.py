@@ -7,12 +7,14 @@ import pytest
 
 from maya.validate import write_page
 from maya.validate.page import BEGIN, END
+from maya.validate.statistics import CONFIGURATION
 
 
 @pytest.fixture
 def predicted():
-    row = {"source": "s", "model": "m", "layers": 1, "hidden": 1, "seq": 1, "gpus": 8, "gbs": 8, "verdict": "FITS",
-           "reason": "", "measured_iteration_time_s": 1.0}  # fmt: skip
+    work = {"source": "s", "gpu": "g", "model": "m", "layers": 1, "hidden": 1, "seq": 1, "gpus": 8, "gbs": 8}
+    row = dict.fromkeys(CONFIGURATION) | work
+    row |= {"verdict": "FITS", "reason": "", "measured_iteration_time_s": 1.0}
     return pd.DataFrame(
         [
             {**row, "id": "s-1", "fit": False, "predicted_iteration_time_s": 1.1, "learned": 1.0, "roofline": 0.0},

@@ -6,6 +6,7 @@ import pytest
 from maya.errors import MayaError
 from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
 from maya.validate.run import require
+from maya.validate.statistics import CONFIGURATION
 
 HEADER = (
     "id,gpu,gpus,gpus_per_node,framework,model,layers,hidden,ffn,heads,kv_heads,seq,vocab,precision,tp,pp,dp,cp,ep,"
@@ -162,14 +163,25 @@ def test_a_measured_time_that_is_none_is_refused(rows):
         rows(MEGATRON.replace("49.05", "fast"))
 
 
-def test_errors_by_source_with_the_quality_of_the_choice():
-    group = {"source": "s", "model": "m", "layers": 1, "hidden": 1, "seq": 1, "gpus": 8, "gbs": 8}
-    table = pd.DataFrame(
+def measurements(*lines):
+    """A table of (predicted, measured, tensor-parallel size), of equal work."""
+    group = {"source": "s", "gpu": "g", "model": "m", "layers": 1, "hidden": 1, "seq": 1, "gpus": 8, "gbs": 8}
+    return pd.DataFrame(
         [
-            {**group, "predicted_iteration_time_s": predicted, "measured_iteration_time_s": measured}
-            for predicted, measured in [(1.1, 1.0), (0.9, 1.2), (2.0, 2.0), (None, 9.0)]
+            {
+                **group,
+                **dict.fromkeys(CONFIGURATION),
+                "tp": tp,
+                "predicted_iteration_time_s": predicted,
+                "measured_iteration_time_s": measured,
+            }
+            for predicted, measured, tp in lines
         ]
     )
+
+
+def test_errors_by_source_with_the_quality_of_the_choice():
+    table = measurements((1.1, 1.0, 1), (0.9, 1.2, 2), (2.0, 2.0, 4), (None, 9.0, 8))
     (source, everything) = summarise_errors(table)
     assert (source.source, everything.source) == ("s", "all")
     assert (source.rows, source.predicted, source.groups) == (4, 3, 1)
@@ -177,3 +189,11 @@ def test_errors_by_source_with_the_quality_of_the_choice():
     assert source.bias == pytest.approx((0.1 - 0.25) / 3)
     assert source.selection == pytest.approx(1.2)  # it ranks the second configuration first
     assert source.rank_correlation == pytest.approx(0.5)
+
+
+def test_a_configuration_that_was_measured_again_is_one():
+    (source, _) = summarise_errors(measurements((1.0, 1.0, 1), (1.0, 1.4, 1), (1.0, 1.2, 1), (2.0, 2.0, 2)))
+    assert (source.rows, source.groups) == (4, 0)
+    (source, _) = summarise_errors(measurements((1.0, 1.0, 1), (1.0, 1.4, 1), (1.1, 1.3, 2), (1.2, 1.1, 4)))
+    assert source.groups == 1
+    assert source.selection == pytest.approx(1.2 / 1.1)  # the mean of both measurements, over the best

@@ -55,12 +55,15 @@ class Choice:
         )
 
 
-def choose(logs: np.ndarray) -> Choice:
-    """The candidate of the least median absolute error; `logs` [rows, candidates]: log of predicted over measured."""
+def choose(logs: np.ndarray, flat: float = 0.0) -> Choice:
+    """The first candidate whose median absolute error is the least, or larger by the share `flat` of it at most;
+    `logs` [rows, candidates]: log of predicted over measured."""
     cost = np.abs(logs)
-    best = int(np.median(cost, axis=0).argmin())
-    left_out = [
-        int(np.median(np.delete(cost, row, axis=0), axis=0).argmin()) if len(logs) > 1 else best
-        for row in range(len(logs))
-    ]
+
+    def first(costs: np.ndarray) -> int:
+        medians = np.median(costs, axis=0)
+        return int((medians <= medians.min() * (1 + flat)).argmax())
+
+    best = first(cost)
+    left_out = [first(np.delete(cost, row, axis=0)) if len(logs) > 1 else best for row in range(len(logs))]
     return Choice(best, np.exp([logs[row, at] for row, at in enumerate(left_out)]) - 1)

@@ -84,7 +84,8 @@ class Elementwise : public Executor {
       return true;
     }
     if (fills_with_zero(geometry, operands, object) || copies_large(geometry, operands)) return true;
-    if (large(geometry, operands) && !Derivation::assumed()) {
+    const bool copies = functor_->op == Op::kCopy && functor_->tensors > 0;
+    if (large(geometry, operands) && !copies && !Derivation::assumed()) {
       forget_operand(geometry, 0, operands[0]);
       return true;
     }

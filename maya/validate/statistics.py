@@ -90,5 +90,6 @@ def _rank_correlation(group: pd.DataFrame) -> float:
 
 
 def _selection(group: pd.DataFrame) -> float:
+    """Of configurations that are predicted alike any may be chosen: their mean."""
     predicted, measured = (group[name].to_numpy(np.float64) for name in (PREDICTED, MEASURED))
-    return float(measured[predicted.argmin()] / measured.min())
+    return float(measured[predicted == predicted.min()].mean() / measured.min())

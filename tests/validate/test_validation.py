@@ -197,3 +197,8 @@ def test_a_configuration_that_was_measured_again_is_one():
     (source, _) = summarise_errors(measurements((1.0, 1.0, 1), (1.0, 1.4, 1), (1.1, 1.3, 2), (1.2, 1.1, 4)))
     assert source.groups == 1
     assert source.selection == pytest.approx(1.2 / 1.1)  # the mean of both measurements, over the best
+
+
+def test_of_configurations_that_are_predicted_alike_any_may_be_chosen():
+    (source, _) = summarise_errors(measurements((1.0, 1.0, 1), (1.0, 1.5, 2), (1.2, 1.1, 4)))
+    assert source.selection == pytest.approx(1.25)

@@ -1,9 +1,9 @@
 """Collectives: measured curves within a node, NCCL's ring and tree arithmetic beyond.
 
 Within a node, a curve of three regions (latency, sigmoid, saturation) is fitted to each collective's measurements.
-Elsewhere, every protocol of NCCL costs latency + bytes / bandwidth. Of LL, LL128 and Simple, ring and tree, that one is
-taken which NCCL takes for the fastest (tuning.py). Step latencies and protocol shares follow its tuning model too
-(NCCL, src/graph/tuning.cc); bandwidths are fitted.
+Elsewhere, every protocol of NCCL costs latency + bytes / bandwidth, and the cheapest of LL, LL128 and Simple, ring and
+tree, is taken; a tree only where NCCL would take one (tuning.py). Step latencies and protocol shares follow its tuning
+model too (NCCL, src/graph/tuning.cc); bandwidths are fitted.
 Durations are those of a collective that has its links to itself; with them goes how busy it keeps the links,
 from which a network model tells what happens when several do so at once.
 """
@@ -162,32 +162,49 @@ def modelled_cost(name: str, size: float, where: Placement, cluster: Cluster) ->
         )
     if name == "all_to_all":
         return _all_to_all(size, where, links), learned
-    chosen, _ = min(_choices(name, size, where, links, cluster), key=lambda choice: choice[1])
+    chosen = min(_choices(name, size, where, links, cluster), key=lambda cost: cost.seconds)
     if name == "all_reduce" and links.multicast > 0 and where.per_node > 2:
         chosen = min(chosen, _multicast(size, where, links), key=lambda cost: cost.seconds)
     return chosen, learned
 
 
-def _choices(
-    name: str, size: float, where: Placement, links: Links, cluster: Cluster
-) -> list[tuple[Cost, float]]:
-    """Each protocol's ring and tree, and the seconds by which the least is chosen: for an all-reduce between nodes
-    those that NCCL reckons with, else what it takes."""
-    rings = {key: _ring(name, size, where, links, protocol) for key, protocol in RING.items()}
-    if name != "all_reduce":
-        return [(cost, cost.seconds) for cost in rings.values()]
-    trees = {key: _tree(size, where, links, protocol) for key, protocol in TREE.items()}
-    if where.nodes == 1:
-        return [(cost, cost.seconds) for cost in (*rings.values(), *trees.values())]
-    choices = []
-    for key, cost in rings.items():
-        latency = _ring_latency(name, where, RING[key])
-        reckoned = reckoned_ring_s(key, latency, size, where.ranks, where.nodes, where.nics, cluster)
-        choices.append((cost, reckoned))
-    for key, cost in trees.items():
-        latency = _tree_latency(where, TREE[key])
-        choices.append((cost, reckoned_tree_s(key, latency, size, where.nodes, where.nics, cluster)))
-    return choices
+def _choices(name: str, size: float, where: Placement, links: Links, cluster: Cluster) -> list[Cost]:
+    """Each protocol's ring, and its tree unless NCCL would not take one."""
+    rings = [_ring(name, size, where, links, protocol) for protocol in RING.values()]
+    if name != "all_reduce" or (where.nodes > 1 and _ring_is_preferred(size, where, cluster)):
+        return rings
+    return rings + [_tree(size, where, links, protocol) for protocol in TREE.values()]
+
+
+def _ring_is_preferred(size: float, where: Placement, cluster: Cluster) -> bool:
+    """Whether NCCL takes a ring for this all-reduce and for all larger ones. In between it may change its mind with
+    the size, and an all-reduce of more bytes would take less time."""
+
+    def preferred(size: float) -> bool:
+        ring = min(
+            reckoned_ring_s(
+                key,
+                _ring_latency("all_reduce", where, p),
+                size,
+                where.ranks,
+                where.nodes,
+                where.nics,
+                cluster,
+            )
+            for key, p in RING.items()
+        )
+        tree = min(
+            reckoned_tree_s(key, _tree_latency(where, p), size, where.nodes, where.nics, cluster)
+            for key, p in TREE.items()
+        )
+        return ring <= tree
+
+    larger = (bytes for bytes in _SIZES if bytes > size)
+    return preferred(size) and all(map(preferred, larger))
+
+
+# From the largest on, eight to each power of two, at which NCCL's corrections of the tree's rate begin and end.
+_SIZES = [2.0 ** (step / 8) - end for step in range(34 * 8, 6 * 8, -1) for end in (0, 1)]
 
 
 @dataclass(frozen=True)

@@ -162,18 +162,20 @@ def modelled_cost(name: str, size: float, where: Placement, cluster: Cluster) ->
         )
     if name == "all_to_all":
         return _all_to_all(size, where, links), learned
-    chosen = min(_choices(name, size, where, links, cluster), key=lambda cost: cost.seconds)
-    if name == "all_reduce" and links.multicast > 0 and where.per_node > 2:
-        chosen = min(chosen, _multicast(size, where, links), key=lambda cost: cost.seconds)
-    return chosen, learned
+    choices = _choices(name, size, where, links, cluster)
+    return min(choices, key=lambda cost: cost.seconds), learned
 
 
 def _choices(name: str, size: float, where: Placement, links: Links, cluster: Cluster) -> list[Cost]:
-    """Each protocol's ring, and its tree unless NCCL would not take one."""
-    rings = [_ring(name, size, where, links, protocol) for protocol in RING.values()]
-    if name != "all_reduce" or (where.nodes > 1 and _ring_is_preferred(size, where, cluster)):
-        return rings
-    return rings + [_tree(size, where, links, protocol) for protocol in TREE.values()]
+    """Each protocol's ring, its tree unless NCCL would not take one, and what the switch can reduce."""
+    choices = [_ring(name, size, where, links, protocol) for protocol in RING.values()]
+    if name != "all_reduce":
+        return choices
+    if where.nodes == 1 or not _ring_is_preferred(size, where, cluster):
+        choices += [_tree(size, where, links, protocol) for protocol in TREE.values()]
+    if links.multicast > 0 and where.per_node > 2:
+        choices.append(_multicast(size, where, links))
+    return choices
 
 
 def _ring_is_preferred(size: float, where: Placement, cluster: Cluster) -> bool:

@@ -55,7 +55,7 @@ def map_row(row: Row) -> Mapped | Unmapped:
 
 
 def _fsdp(row: Row) -> tuple[str, ...]:
-    if "8" in row.text("precision").lower().removeprefix("amp_bf16"):
+    if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):
         raise MappingError("FP8 of torchao: the FSDP example has none")
     if row.number("tp", 1) * row.number("pp", 1) > 1:
         raise MappingError("FSDP with tensor or pipeline parallelism: no example has both")

@@ -13,25 +13,37 @@ def megatron_arguments(row: Row) -> tuple[str, ...]:
     """Raises MappingError where the example cannot do what the row states, KeyError for what it does not state."""
     flags = _model(row) | _parallelism(row) | _precision(row) | _software(row) | _recomputation(row)
     flags |= _stated(row) | _experts(row)
-    if (
-        row.number("cp", 1) > 1
-    ):  # cuDNN's kernels do not repeat there; flash-attn's do, which the examples do without
+    if _context_parallel(row):
+        # cuDNN's kernels do not repeat there; flash-attn's do, which the examples do without.
         flags.pop("--deterministic-mode", None)
-    rings = flags["--attention-backend"] == "fused" or flags.get("--transformer-impl") == "transformer_engine"
-    if row.number("cp", 1) > 1 and not rings:
-        raise MappingError("context parallelism without cuDNN attention: the example rings with that alone")
+        if (
+            flags["--attention-backend"] != "fused"
+            and flags.get("--transformer-impl") != "transformer_engine"
+        ):
+            raise MappingError(
+                "context parallelism without cuDNN attention: the example rings with that alone"
+            )
     return flat(flags)
 
 
 def megatron_environment(row: Row) -> dict[str, str]:
     """Variables that the source states: of Transformer Engine, which takes other kernels when they must repeat."""
-    _, _, stated = row.text("notes").partition("env: ")
-    if row.number("cp", 1) > 1:
+    if _context_parallel(row):
         return {}
+    _, _, stated = row.text("notes").partition("env: ")
     return {name: value for name, value in _ASSIGNMENT.findall(stated) if name.startswith("NVTE_")}
 
 
 _ASSIGNMENT = re.compile(r"([\w-]+)=([^,;\s]+)")
+
+
+def _context_parallel(row: Row) -> bool:
+    return row.number("cp", 1) > 1
+
+
+def _functional_test(row: Row) -> bool:
+    """Of Megatron-LM's own."""
+    return "functional test" in row.text("framework")
 
 
 def _model(row: Row) -> dict[str, Any]:
@@ -48,7 +60,7 @@ def _model(row: Row) -> dict[str, Any]:
         "--train-iters": 500000,
         "--mock-data": True,
     }
-    if row.values["ffn"] is not None or "functional test" not in row.text("framework"):
+    if row.values["ffn"] is not None or not _functional_test(row):
         flags["--ffn-hidden-size"] = ffn_size(row)
     if row.number("kv_heads", row.number("heads")) != row.number("heads"):
         flags |= {"--group-query-attention": True, "--num-query-groups": row.number("kv_heads")}
@@ -80,7 +92,7 @@ def _parallelism(row: Row) -> dict[str, Any]:
 
 def _stated(row: Row) -> dict[str, Any]:
     """Flags that the source states, of Megatron-LM's functional tests; all log norms (model_config.yaml of each)."""
-    if "functional test" not in row.text("framework"):
+    if not _functional_test(row):
         return {}
     flags: dict[str, Any] = {"--log-params-norm": True, "--attention-backend": "auto"}
     flags |= {
@@ -91,9 +103,8 @@ def _stated(row: Row) -> dict[str, Any]:
         if name in flags:
             raise MappingError(reason)
     if flags["--attention-backend"] == "flash" and "--transformer-impl" in flags:
-        flags["--attention-backend"] = (
-            "fused"  # cuDNN's, as fast: flash-attn is not among what the examples need
-        )
+        # cuDNN's, as fast: flash-attn is not among what the examples need.
+        flags["--attention-backend"] = "fused"
     if "tunable_overlap" in row.text("model"):
         flags["--microbatch-group-size-per-virtual-pipeline-stage"] = 5
     if "groupedGEMM" in row.text("model"):
@@ -186,7 +197,7 @@ def _software(row: Row) -> dict[str, Any]:
         return {"--attention-backend": "fused", "--cross-entropy-loss-fusion": True}
     unfused = {"--no-gradient-accumulation-fusion": True}
     # Each functional test's model_config.yaml says so.
-    if "functional test" in framework or "InternEvo" in framework:
+    if _functional_test(row) or "InternEvo" in framework:
         return unfused
     # Megatron-LM until 2022 and its DeepSpeed fork time every forward and backward pass, waiting for the device around
     # each (_Timer in megatron/global_vars.py); the tensor ranks of a stage each send a part of what it hands on; loss

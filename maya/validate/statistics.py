@@ -13,19 +13,9 @@ PREDICTED, MEASURED = "predicted_iteration_time_s", "measured_iteration_time_s"
 GROUP = ["source", "gpu", "model", "layers", "hidden", "seq", "gpus", "gbs"]
 # Rows that are equal in these were measured with the same configuration, on other days, hosts or releases.
 CONFIGURATION = [
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "ep",
-    "vp",
-    "mbs",
-    "precision",
-    "recompute",
-    "seq_parallel",
-    "dist_opt",
-]
-CONFIGURATION += ["sharding", "comm_overlap", "attention"]
+    "tp", "pp", "dp", "cp", "ep", "vp", "mbs", "precision", "recompute", "seq_parallel", "dist_opt", "sharding",
+    "comm_overlap", "attention",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--context-parallel-size", type=int, default=1)
     group.add_argument("--sequence-parallel", action="store_true")
     group.add_argument("--use-distributed-optimizer", action="store_true")
+    group.add_argument("--num-distributed-optimizer-instances", type=int, default=1,
+                       help="copies of the sharded optimizer state among the data-parallel ranks")  # fmt: skip
     group.add_argument("--overlap-grad-reduce", action="store_true")
     group.add_argument("--overlap-param-gather", action="store_true")
     group.add_argument("--no-align-grad-reduce", action="store_false", dest="align_grad_reduce")
@@ -184,6 +186,19 @@ def validate(args: argparse.Namespace) -> None:
         raise ValueError("--overlap-param-gather needs --use-distributed-optimizer")
     if args.overlap_param_gather and not args.overlap_grad_reduce:
         raise ValueError("--overlap-param-gather needs --overlap-grad-reduce")
+    _validate_optimizer_instances(args)
+
+
+def _validate_optimizer_instances(args: argparse.Namespace) -> None:
+    instances = args.num_distributed_optimizer_instances
+    if instances > 1 and not args.use_distributed_optimizer:
+        raise ValueError("--num-distributed-optimizer-instances needs --use-distributed-optimizer")
+    replicas = args.data_parallel_size * args.context_parallel_size
+    if instances < 1 or replicas % instances:
+        raise ValueError(
+            f"data-parallel ranks ({replicas}, context-parallel ones among them) are not divisible by "
+            f"num-distributed-optimizer-instances ({instances})"
+        )
 
 
 def _validate_transformer_engine(args: argparse.Namespace) -> None:

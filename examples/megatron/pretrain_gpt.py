@@ -103,6 +103,7 @@ def initialize(args: argparse.Namespace) -> None:
         context_parallel_size=args.context_parallel_size,
         expert_model_parallel_size=args.expert_model_parallel_size,
         expert_tensor_parallel_size=args.expert_tensor_parallel_size,
+        num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
         create_gloo_process_groups=False,  # they serve checkpoints, which are not written here
     )
     seed = args.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
@@ -276,6 +277,7 @@ def data_parallel(
         overlap_param_gather=args.overlap_param_gather,
         align_param_gather=args.align_param_gather,
         use_distributed_optimizer=args.use_distributed_optimizer,
+        num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
         check_for_nan_in_grad=args.check_for_nan_in_loss_and_grad,
         bucket_size=args.ddp_bucket_size,
     )

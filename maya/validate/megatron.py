@@ -144,7 +144,6 @@ def _experts(row: Row) -> dict[str, Any]:
 # What else a mixture of experts has that the example does not.
 UNMAPPED_EXPERTS = {
     "muon": "the Muon optimizer: the example has Adam's alone",
-    "multi_dist_optimizer_instances": "several instances of the distributed optimizer: the example has one",
 }
 
 _SINKHORN = {"--moe-router-load-balancing-type": "sinkhorn", "--moe-router-topk": 1}
@@ -171,7 +170,10 @@ def _precision(row: Row) -> dict[str, Any]:
     if "fp8" in stated:
         return {"--bf16": True, "--grad-reduce-in-bf16": True} | FP8
     flags: dict[str, Any] = {"--bf16" if "bf16" in stated else "--fp16": True}
-    if "bf16" in stated and "fp32 grad" not in stated and _newer(row):
+    gradients_alike = _newer(row) or "InternEvo" in row.text(
+        "framework"
+    )  # HybridZeroOptimizer reduces them as they are
+    if "bf16" in stated and "fp32 grad" not in stated and gradients_alike:
         flags["--grad-reduce-in-bf16"] = True
     return flags
 
@@ -243,6 +245,7 @@ def _sharing(row: Row) -> dict[str, Any]:
     sharded = row.text("dist_opt").lower()
     if sharded == "true" or sharded.startswith("zero-1"):
         flags["--use-distributed-optimizer"] = True
+    flags |= _optimizer_instances(row)
     overlap = row.text("comm_overlap")
     if "InternEvo" in row.text("framework"):  # overlap_sync_grad of its configs/7B_sft.py
         flags["--overlap-grad-reduce"] = True
@@ -251,3 +254,15 @@ def _sharing(row: Row) -> dict[str, Any]:
     if "overlap-param-gather" in overlap or "grad/param sync overlap" in overlap:
         flags["--overlap-param-gather"] = True
     return flags
+
+
+def _optimizer_instances(row: Row) -> dict[str, Any]:
+    """How often the sharded optimizer state is there: once in all, or once in so many data-parallel ranks."""
+    if "multi_dist_optimizer_instances" in row.text("model").lower():
+        return {"--num-distributed-optimizer-instances": 2}  # each such test's model_config.yaml
+    within = re.search(r"zero1=(\d+)|ZeRO-1 within (\d+)", row.text("dist_opt"))
+    if within is None:
+        return {}
+    # InternEvo's `zero1.size` of its data-parallel ranks.
+    instances = row.number("dp") // int(within[1] or within[2])
+    return {"--num-distributed-optimizer-instances": instances} if instances > 1 else {}

@@ -105,6 +105,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--recompute-granularity", choices=["full", "selective"])
     group.add_argument("--recompute-method", choices=["uniform", "block"])
     group.add_argument("--recompute-num-layers", type=int)
+    group.add_argument("--recompute-norms-in-fp32", action="store_true",
+                       help="InternEvo: layers normalise in fp32, and again in the backward pass")  # fmt: skip
     group.add_argument("--distribute-saved-activations", action="store_true")
     group.add_argument("--distributed-timeout-minutes", type=int, default=10)
 

@@ -44,6 +44,7 @@ from reporting import log, log_timers, parameters_norm, seconds_since
 from synchronous import ScatteredGPTModel, wait_for_input_gradients
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 # What torchrun would set, for one GPU without it.
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
@@ -87,6 +88,21 @@ class Norm:
         for parameter in norm.parameters():  # finalize_model_grads sums these over the tensor ranks
             parameter.sequence_parallel = config.sequence_parallel
         return norm
+
+
+class RecomputedFloat32Norm(torch.nn.RMSNorm):
+    """As in InternEvo's layers: the norm of its input in fp32, which is computed again in the backward pass."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5) -> None:
+        super().__init__(hidden_size, eps=eps)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self._normalise, hidden, use_reentrant=True)
+
+    def _normalise(self, hidden: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(
+            hidden.float(), self.normalized_shape, self.weight.float(), self.eps
+        ).type_as(hidden)
 
 
 def initialize(args: argparse.Namespace) -> None:
@@ -218,8 +234,9 @@ def layers_spec(
         if engine:
             return block
         layers = block.layer_specs
+    norm = RecomputedFloat32Norm if args.recompute_norms_in_fp32 else Norm
     for layer in layers:
-        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
         if args.attention_backend in ("flash", "fused"):
             layer.submodules.self_attention.submodules.core_attention = FusedAttention
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)

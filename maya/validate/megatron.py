@@ -234,7 +234,10 @@ def _recomputation(row: Row) -> dict[str, Any]:
             "--recompute-method": "uniform",
             "--recompute-num-layers": 1,
         }
-    return {"--recompute-granularity": "selective"} if stated.startswith("selective") else {}
+    if stated.startswith("selective"):
+        return {"--recompute-granularity": "selective"}
+    # dropout_selective_checkpoint of InternEvo's layers, which are not otherwise computed again.
+    return {"--recompute-norms-in-fp32": True} if "InternEvo" in row.text("framework") else {}
 
 
 def _sharing(row: Row) -> dict[str, Any]:

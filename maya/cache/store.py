@@ -30,9 +30,10 @@ from maya.trace.types import JobTrace
 VERSION: Final = 1
 _DEFAULT_LIMIT: Final = 4 * 2**30
 _AFTER_EVICTION: Final = 0.9  # of the limit, so that not every writer has to evict
-# An exception of these is the script's own doing; others (a full disk, a lost connection) may not come again.
+# An exception of these is the script's own doing; others (a full disk, a lost connection, a module that is installed
+# next) may not come again.
 _DETERMINISTIC = re.compile(
-    r"^(AssertionError|AttributeError|ImportError|IndexError|KeyError|ModuleNotFoundError|NameError"
+    r"^(AssertionError|AttributeError|IndexError|KeyError|NameError"
     r"|NotImplementedError|RuntimeError|SyntaxError|TypeError|ValueError|ZeroDivisionError)(:|$)"
 )
 _RUN_FIELDS = ("status", "world", "launched", "traceback", "failed_rank", "notes")

@@ -18,7 +18,7 @@ from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
 from maya.launch.layout import HEADER, rank_path
-from maya.launch.observed import observe
+from maya.launch.observed import Observed, observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.steady import classes, repetitions, steady_period
@@ -34,6 +34,9 @@ MERGED_AGAIN_AT = 2  # optimizer steps
 WARM_STEPS = 9
 WARM_SECONDS = 1.0
 _RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trace_file.cpp)
+# Device calls of an iteration, from which a rank takes many seconds for it: then ranks are compared by the first
+# iteration where that tells as much, and the second is not repeated.
+LONG_ITERATION = 100_000
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 
 
@@ -70,7 +73,7 @@ class Watch:
         self.wanted = job.iterations or STEADY_ITERATIONS
         self.output = Output(directory)
         self.progress = _Progress(self._activity, since=time.monotonic())
-        self.control.step_limit = plan.compared_at
+        self.control.step_limit = 1
         self.batches = plan.batches()
         self.planned = False  # every rank has its representative
         self.first_iteration_tells = False
@@ -115,10 +118,11 @@ class Watch:
     def _plan_on(self) -> bool:
         """Starts the plan's next batch; True when there is none and redundant ranks have ended."""
         crew = self.crew
+        if self._compared_later():
+            return False
         for rank in sorted(crew.running | crew.finished):
             if rank not in self.plan.seen:
-                hashes = self.control.segment_hashes(rank)
-                self.plan.seen[rank] = observe(self.directory, rank, hashes[-1] if hashes else None)
+                self.plan.seen[rank] = self._observed(rank)
         batch = next(self.batches, None)
         if batch is not None:
             crew.enlist(batch)
@@ -128,6 +132,21 @@ class Watch:
         if self.plan.topology is not None or not crew.finished:
             crew.merge(self.plan.representative_of())
         return True
+
+    def _compared_later(self) -> bool:
+        """Whether ranks go on to a later iteration to be compared by, which the first ranks to rest decide for all."""
+        if self.control.step_limit >= self.plan.compared_at or not self.crew.running:
+            return False
+        seen = [self._observed(rank) for rank in sorted(self.crew.running | self.crew.finished)]
+        if len({each.hash for each in seen}) == 1 and seen[0].calls >= LONG_ITERATION:
+            self.plan.compared_at = 1
+            return False
+        self.control.step_limit = self.plan.compared_at
+        return True
+
+    def _observed(self, rank: int) -> Observed:
+        hashes = self.control.segment_hashes(rank)
+        return observe(self.directory, rank, hashes[-1] if hashes else None)
 
     def _first_iteration_tells(self) -> bool:
         """Whether the ranks now running were alike in their first iteration if and only if they are in their last,
@@ -144,6 +163,9 @@ class Watch:
         if steps == MERGED_AGAIN_AT and self.plan.merges:
             self._merge_again()
         hashes = [self.control.segment_hashes(rank) for rank in sorted(self.crew.running)]
+        if steps == 2 and (calls := self._calls_if_long()):
+            return self._traced((1, 2), 1, f"an iteration makes {calls:,} device calls: the second one is taken as "
+                                "steady without a third; --iterations 2 runs that")  # fmt: skip
         period = steady_period(hashes, self.wanted)
         if period is not None and (steps + period > WARM_STEPS or time.monotonic() >= self.warm_at):
             return self._traced((steps - period * repetitions(hashes, period), steps), period)
@@ -153,12 +175,21 @@ class Watch:
         self.control.step_limit = steps + (period or 1)
         return None
 
+    def _calls_if_long(self) -> int:
+        """Device calls of the last iteration, of the rank that makes most; 0 where a third is worth its time."""
+        if self.job.iterations is not None:
+            return 0
+        calls = max(self._observed(rank).calls for rank in self.crew.running)
+        return calls if calls >= LONG_ITERATION else 0
+
     def _merge_again(self) -> None:
         """Ranks whose first iterations differed only by what was compiled, tuned or set up in them are alike now."""
         crew = self.crew
         running = sorted(crew.running)
         alike = classes([self.control.segment_hashes(rank)[-1] for rank in running])
         stands = {rank: running[place] for rank, place in zip(running, alike, strict=True)}
+        if any(rank != other for rank, other in stands.items()):
+            self.first_iteration_tells = False
         crew.merge(stands.get(other, other) for other in crew.representative)
 
     def _left(self, answer: dict[str, Any]) -> Run | None:

@@ -31,7 +31,7 @@ from maya.validate.traces import TraceStore, Unjudged
 COLUMNS = (
     "id", "verdict", "predicted_iteration_time_s", "measured_iteration_time_s", "error", "reason",
 )  # fmt: skip
-ROW_SECONDS = 600.0
+ROW_SECONDS = 3600.0
 
 
 def select(rows: list[Row], source: str | None, sample: int | None, seed: int) -> list[Row]:

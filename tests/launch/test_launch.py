@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from maya.launch import ForkServer, Job, Run
-from maya.launch.watch import WARM_STEPS
+from maya.launch.layout import RecordKind, rank_path
+from maya.launch.watch import LONG_ITERATION, WARM_STEPS
 from maya.trace import collate
+from maya.trace.format import read_rank
 
 Launch = Callable[..., Run]
 
@@ -43,6 +45,42 @@ def test_iterations_of_a_second_are_not_repeated_to_warm(launch: Launch) -> None
     run = launch(pause + TRAINING.replace("optimizer.step()", "optimizer.step(); time.sleep(0.6)"))
     assert run.status == "traced", run.traceback
     assert run.steady[1] - run.steady[0] == 2
+
+
+LONG = f"""
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+weight = torch.zeros(64, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight])
+while True:
+    for _ in range({LONG_ITERATION}):
+        weight.data.add_(1)
+    weight.grad = torch.zeros_like(weight)
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+"""
+
+
+def test_long_iterations_are_compared_by_the_first_and_not_repeated(launch: Launch) -> None:
+    run = launch(LONG, 4, ranks="representatives")
+    assert run.status == "traced", run.traceback
+    assert run.steady == (1, 2)
+    assert len(set(run.representative_of)) == 1
+    assert "the second one is taken as steady" in " ".join(run.notes)
+    steps = {rank: _optimizer_steps(run, rank) for rank in (0, 3)}
+    assert steps == {0: 2, 3: 1}  # the others ended after the first iteration told
+
+
+def test_of_long_iterations_as_many_run_as_are_asked_for(launch: Launch) -> None:
+    run = launch(LONG, iterations=2)
+    assert run.steady == (1, 3)
+    assert not run.notes
+
+
+def _optimizer_steps(run: Run, rank: int) -> int:
+    records = read_rank(rank_path(run.directory, rank)).records
+    return int((records["kind"] == RecordKind.STEP).sum())
 
 
 def test_a_script_that_ends_while_its_iterations_repeat_is_steady(launch: Launch) -> None:

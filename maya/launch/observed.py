@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD, RecordKind, rank_path
+from maya.launch.stages import blocks_of
+
+# Device calls of an iteration, from which a rank takes many seconds for it.
+LONG_ITERATION = 100_000
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,9 @@ class Observed:
     transfers: frozenset[int] = (
         frozenset()
     )  # families (topology.py) on which it sent to or received from one peer
+    blocks: tuple[
+        int, ...
+    ] = ()  # of a long iteration with such transfers (stages.py), from the first transfer on
 
 
 def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
@@ -28,18 +36,25 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
         return Observed(segment_hash or 0, 0)
     records = np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,))
     transfers = (records["kind"] == RecordKind.COLLECTIVE) & (records["peer"] >= 0)
-    families = _families(path.with_suffix(".ops"))
+    communicators = _lines(path, "communicator")
     used = frozenset(
-        families[index] for index in np.unique(records["arg"][transfers]).tolist() if index in families
+        communicators[index]["family"]
+        for index in np.unique(records["arg"][transfers]).tolist()
+        if "family" in communicators.get(index, {})
     )
     steps = np.flatnonzero(records["kind"] == RecordKind.STEP)
-    calls = count - (int(steps[-2]) + 1 if len(steps) > 1 else 0)
-    return Observed(int(records["hash"][-1]) if segment_hash is None else segment_hash, calls, used)
+    start = int(steps[-2]) + 1 if len(steps) > 1 else 0
+    segment = int(records["hash"][-1]) if segment_hash is None else segment_hash
+    blocks: tuple[int, ...] = ()
+    if used and count - start >= LONG_ITERATION:
+        places = {index: int(line["rank"]) for index, line in communicators.items()}
+        operations, contexts = _lines(path, "op"), _lines(path, "context")
+        blocks = blocks_of(records[start:], operations, contexts, places).hashes[1:]
+    return Observed(segment, count - start, used, blocks)
 
 
-def _families(table: Path) -> dict[int, int]:
-    """Family of each communicator of an .ops table, by local index."""
-    lines = [
-        json.loads(line) for line in table.read_text().splitlines() if line.startswith('{"communicator"')
-    ]
-    return {line["communicator"]: line["family"] for line in lines if "family" in line}
+def _lines(trace: Path, kind: str) -> dict[int, dict[str, Any]]:
+    """Those lines of the .ops table beside a trace that number a `kind`, by that number."""
+    lines = trace.with_suffix(".ops").read_text().splitlines()
+    told = [json.loads(line) for line in lines if line.startswith(f'{{"{kind}"')]
+    return {line[kind]: line for line in told}

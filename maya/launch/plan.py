@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.observed import Observed
+from maya.launch.stages import Between
 from maya.launch.steady import classes
 from maya.launch.topology import Topology
 
@@ -23,6 +24,13 @@ class Plan(Protocol):
     contradicting: list[int]  # those of them that did other work
     notes: list[str]
     topology: Topology | None  # known when not every rank is started
+
+    @property
+    def inferred(self) -> dict[int, Between]:
+        """Those that stand for others without having been started, and whose calls theirs lie between."""
+
+    def start_inferred(self) -> list[int]:
+        """Those again, from now on to be started."""
 
     def batches(self) -> Iterator[list[int]]:
         """Ranks to start together. Ends when every rank has a representative among those started."""
@@ -47,6 +55,11 @@ class EveryRank:
         self.contradicting: list[int] = []
         self.notes: list[str] = []
         self.topology: Topology | None = None
+
+        self.inferred: dict[int, Between] = {}
+
+    def start_inferred(self) -> list[int]:
+        return []
 
     def batches(self) -> Iterator[list[int]]:
         yield list(range(self.world))

@@ -2,6 +2,7 @@
 
 The world's axes (topology.py) give each rank coordinates. Ranks that differ from rank 0 in one coordinate show where
 along that axis the work changes; ranks of equal work along every axis are then one class. Random ranks check it.
+Of a long pipeline the stages between need not run where their loops tell what they do (stages.py).
 Nothing here starts anything: `batches` yields ranks, and finds what they did in `seen` when it goes on.
 """
 
@@ -11,11 +12,13 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.observed import Observed
+from maya.launch.stages import Between, hashes_in_line
 from maya.launch.topology import Axis, Topology
 
 CHECKS = 3  # random ranks that are started only to be compared
@@ -23,6 +26,8 @@ ALL_AT_ONCE = 16  # the longest axis that is started whole when its ends differ
 LONGEST_SEARCH = 64  # ranks started along one axis, at most
 # What ranks may differ in their number of calls where one is made to stand for all along an axis.
 ALIKE = 0.05
+# Stages of the shortest pipeline of which those between are told by others: five of them run.
+LONG_PIPELINE = 8
 # Combinations of classes, each of which takes a rank, beyond which nearly equal classes become one: as ranks that load
 # a batch and those that are sent it.
 MANY = 12
@@ -56,6 +61,7 @@ class Representatives:
             set()
         )  # axes along which the first rank stands for others that nearly equal it
         self._rank_at: dict[tuple[int, ...], int] = {}
+        self._told: dict[int, frozenset[int]] = {}  # by axis, positions that others tell of
 
     def batches(self) -> Iterator[list[int]]:
         yield [0, 1]  # a neighbour is a probe along the innermost axis, whatever that is
@@ -77,15 +83,30 @@ class Representatives:
 
     def representative_of(self) -> tuple[int, ...]:
         columns = [stands[axis.position] for stands, axis in zip(self._classes, self.axes, strict=True)]
-        first: dict[int, int] = {}
-        for rank in sorted(self.seen):
-            first.setdefault(self.seen[rank].hash, rank)
+        first = self._first_of_hash()
         found = [self._rank_at[tuple(c)] for c in np.stack(columns, 1).tolist()] if columns else [0]
-        result = [first[self.seen[rank].hash] for rank in found]
+        told = self._told_combinations()
+        stands: dict[Between, int] = {}
+        result = [
+            stands.setdefault(told[rank], rank) if rank in told else first[self.seen[rank].hash]
+            for rank in found
+        ]
         for rank, seen in self.seen.items():
             if not self._alike(rank, found[rank]):
                 result[rank] = first[seen.hash]
         return tuple(result)
+
+    @property
+    def inferred(self) -> dict[int, Between]:
+        """Ranks that stand for themselves and others without having been started."""
+        told = self._told_combinations()
+        return {rank: told[rank] for rank in sorted(set(self.representative_of()) & set(told))}
+
+    def start_inferred(self) -> list[int]:
+        """Infers none from now on: the ranks to start for that."""
+        ranks = list(self._told_combinations())
+        self._told.clear()
+        return ranks
 
     def nearest(self, started: list[int]) -> NDArray[np.int64]:
         """[world] The started rank with the most coordinates in common; the earlier one of two."""
@@ -105,6 +126,11 @@ class Representatives:
             return [self._at(axis, position) for position in ends]
         if self._irregular(axis) or len(known) >= LONGEST_SEARCH:
             return []
+        if pivots := self._pivots(axis):
+            if not set(pivots) <= set(known):
+                return [self._at(axis, position) for position in pivots]
+            if self._tell_between(axis, *pivots):
+                return []
         if (
             known == ends
             and len({self._hash(axis, p) for p in ends}) == len(ends)
@@ -120,6 +146,45 @@ class Representatives:
             p for a, b in open_gaps for p in (range(a + 1, b) if size <= ALL_AT_ONCE else [(a + b) // 2])
         ]
         return [self._at(axis, position) for position in inside]
+
+    def _pivots(self, axis: int) -> tuple[int, int, int] | None:
+        """Positions of a long pipeline: two that tell of those between, and beyond up to the third, which confirms."""
+        size = self.axes[axis].size
+        ends = (self.seen[self._at(axis, position)] for position in (0, size - 1))
+        return (1, size // 2, size - 2) if size >= LONG_PIPELINE and all(end.blocks for end in ends) else None
+
+    def _tell_between(self, axis: int, lower: int, upper: int, last: int) -> bool:
+        blocks = {p: self.seen[self._at(axis, p)].blocks for p in (lower, upper, last)}
+        share = Fraction(last - lower, upper - lower)
+        if hashes_in_line(blocks[lower], blocks[upper], share) != list(blocks[last]):
+            return False
+        told = frozenset(range(self.axes[axis].size)) - set(self._known(axis))
+        self._told[axis] = told
+        self.notes.append(
+            f"{len(told)} of {self.axes[axis].size} pipeline stages did not run: they go round the loops of stages "
+            f"{lower} and {upper} as often as lies in line with them, which stage {last} confirms (counted from 0)"
+        )
+        return True
+
+    def _told_combinations(self) -> dict[int, Between]:
+        """Every combination of classes of which one is told by others: its rank, and who tells."""
+        first = self._first_of_hash()
+        combinations: dict[int, Between] = {}
+        for axis, told in self._told.items():
+            lower, upper, _ = self._pivots(axis) or (0, 0, 0)
+            for place in self._combinations():
+                if place[axis] in told:
+                    at = [self._rank_at[(*place[:axis], p, *place[axis + 1 :])] for p in (lower, upper)]
+                    share = Fraction(place[axis] - lower, upper - lower)
+                    one, other = (first[self.seen[rank].hash] for rank in at)
+                    combinations[self._rank_at[place]] = Between(one, other, share)
+        return combinations
+
+    def _first_of_hash(self) -> dict[int, int]:
+        first: dict[int, int] = {}
+        for rank in sorted(self.seen):
+            first.setdefault(self.seen[rank].hash, rank)
+        return first
 
     def _irregular(self, axis: int) -> bool:
         """Every rank differs from every other, a little, as when optimizer state is cut across parameters."""
@@ -147,7 +212,9 @@ class Representatives:
         first: dict[int, int] = {}
         stands, current = np.zeros(size, np.int32), 0
         for position in range(size):
-            if self._at(axis, position) in self.seen:
+            if position in self._told.get(axis, ()):
+                current = position
+            elif self._at(axis, position) in self.seen:
                 current = first.setdefault(self._hash(axis, position), position)
             stands[position] = current
         return stands
@@ -179,17 +246,26 @@ class Representatives:
     # --- all axes together ---------------------------------------------------------------------------------
 
     def _products(self) -> list[int]:
-        """A rank for every combination of classes."""
-        return [
-            self._rank_at[c] for c in itertools.product(*(sorted(set(k.tolist())) for k in self._classes))
-        ]
+        """A rank for every combination of classes, but for those that others tell of."""
+        return [self._rank_at[place] for place in self._combinations() if not self._is_told(place)]
+
+    def _combinations(self) -> list[tuple[int, ...]]:
+        return list(itertools.product(*(sorted(set(k.tolist())) for k in self._classes)))
+
+    def _is_told(self, place: tuple[int, ...]) -> bool:
+        return any(place[axis] in told for axis, told in self._told.items())
 
     def _stands_for(self, rank: int) -> int:
-        place = tuple(int(k[axis.position[rank]]) for k, axis in zip(self._classes, self.axes, strict=True))
-        return self._rank_at[place]
+        return self._rank_at[self._place(rank)]
+
+    def _place(self, rank: int) -> tuple[int, ...]:
+        """Of the classes that a rank is in."""
+        return tuple(int(k[axis.position[rank]]) for k, axis in zip(self._classes, self.axes, strict=True))
 
     def _unseen_ranks(self) -> list[int]:
         unseen = sorted(set(range(self.world)) - set(self.seen) - set(self._products()))
+        if self._told:  # who stands for them has not run: nothing to compare with
+            unseen = [rank for rank in unseen if not self._is_told(self._place(rank))]
         return random.Random(self.world).sample(unseen, min(self._checks, len(unseen)))
 
     def _alike(self, rank: int, other: int) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from maya.launch.stages import Between
 from maya.launch.topology import Topology
 
 Ranks = Literal["auto", "all", "dedup", "representatives"]
@@ -78,6 +79,8 @@ class Run:
     first_iteration_tells: bool = False  # ranks were alike in it if and only if they were later on
     checked: int = 0  # of those launched, ranks that were only compared with what had been inferred of them
     topology: Topology | None = None  # of the world, when not every rank was started
+    # Ranks in `representative_of` that were not started, and whose calls theirs lie between.
+    inferred: dict[int, Between] = field(default_factory=dict)
     host_speed: float = 1.0  # of this machine's single threads, over the reference (launch/operators.py)
 
     @property

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
 from maya.launch.layout import HEADER, rank_path
-from maya.launch.observed import Observed, observe
+from maya.launch.observed import LONG_ITERATION, Observed, observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
+from maya.launch.stages import Between, hashes_in_line
 from maya.launch.steady import classes, repetitions, steady_period
 from maya.launch.types import Job, OutOfMemory, Run
 
@@ -34,9 +35,6 @@ MERGED_AGAIN_AT = 2  # optimizer steps
 WARM_STEPS = 9
 WARM_SECONDS = 1.0
 _RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trace_file.cpp)
-# Device calls of an iteration, from which a rank takes many seconds for it: then ranks are compared by the first
-# iteration where that tells as much, and the second is not repeated.
-LONG_ITERATION = 100_000
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 
 
@@ -163,6 +161,10 @@ class Watch:
         if steps == MERGED_AGAIN_AT and self.plan.merges:
             self._merge_again()
         hashes = [self.control.segment_hashes(rank) for rank in sorted(self.crew.running)]
+        if steps >= 2 and not self._stages_still_in_line():
+            self.planned = False
+            self.crew.enlist(self.plan.start_inferred())
+            return None
         if steps == 2 and (calls := self._calls_if_long()):
             return self._traced((1, 2), 1, f"an iteration makes {calls:,} device calls: the second one is taken as "
                                 "steady without a third; --iterations 2 runs that")  # fmt: skip
@@ -174,6 +176,19 @@ class Watch:
             return self._traced((steps - 1, steps), 1, note)
         self.control.step_limit = steps + (period or 1)
         return None
+
+    def _stages_still_in_line(self) -> bool:
+        """Whether what was inferred of stages that did not run holds for the iteration that has just ended."""
+        crew = self.crew
+        lines = [
+            hashes_in_line(
+                self._observed(crew.representative[line.lower]).blocks,
+                self._observed(crew.representative[line.upper]).blocks,
+                line.share,
+            )
+            for line in self.plan.inferred.values()
+        ]
+        return all(lines)
 
     def _calls_if_long(self) -> int:
         """Device calls of the last iteration, of the rank that makes most; 0 where a third is worth its time."""
@@ -255,9 +270,17 @@ class Watch:
             checked=len(self.plan.checked),
             representative_of=tuple(self.crew.representative),
             topology=self.plan.topology,
+            inferred=self._inferred(),
             notes=(*self.plan.notes, *notes, *self.output.notes),
             **fields,
         )
+
+    def _inferred(self) -> dict[int, Between]:
+        stands = self.crew.representative
+        return {
+            rank: replace(line, lower=stands[line.lower], upper=stands[line.upper])
+            for rank, line in self.plan.inferred.items()
+        }
 
     def _header(self, rank: int) -> Any:
         return np.fromfile(rank_path(self.directory, rank), HEADER, 1)[0]

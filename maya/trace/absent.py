@@ -11,7 +11,7 @@ from maya.trace.format import LocalCommunicator, RawRank
 
 
 @dataclass
-class _Groups:
+class Groups:
     """Groups as tuples, each made once."""
 
     topology: Topology
@@ -29,7 +29,7 @@ def announce_all(
 ) -> Announced:
     """Every rank's communicators, with their members, by its representative's. Left out are those that no process
     group was known for, and groups that a rank is not in though its representative is in one like it."""
-    groups = _Groups(topology)
+    groups = Groups(topology)
     followers: dict[int, list[int]] = {}
     for rank, representative in enumerate(representative_of):
         followers.setdefault(representative, []).append(rank)
@@ -37,13 +37,13 @@ def announce_all(
     for raw in traced:
         for index, local in raw.communicators.items():
             for rank in followers.get(raw.rank, []):
-                own = _as_seen_by(rank, raw.rank, local, groups)
+                own = as_seen_by(rank, raw.rank, local, groups)
                 if own is not None:
                     announced[rank][index] = own
     return announced
 
 
-def _as_seen_by(rank: int, other: int, local: LocalCommunicator, groups: _Groups) -> LocalCommunicator | None:
+def as_seen_by(rank: int, other: int, local: LocalCommunicator, groups: Groups) -> LocalCommunicator | None:
     """The communicator that `rank` has where `other` has `local`."""
     family = groups.topology.families.get(local.family) if local.family is not None else None
     if family is None:

@@ -15,6 +15,7 @@ from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, announced_by_all, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
 from maya.trace.host import UndisturbedTimes, calls_alike
+from maya.trace.inferred import inferred_ranks
 from maya.trace.operations import ContentTable, OperationTable
 from maya.trace.period import find_period
 from maya.trace.rendezvous import PARTY, count_within, join
@@ -56,7 +57,9 @@ def collate(run: Run) -> JobTrace:
     if len(run.representative_of) != run.world:
         raise TraceError(f"{len(run.representative_of)} representatives for a world of {run.world} ranks")
     notes: list[str] = list(run.notes)
-    traced = [read_rank(rank_path(run.directory, rank)) for rank in sorted(set(run.representative_of))]
+    started = sorted(set(run.representative_of) - set(run.inferred))
+    traced = [read_rank(rank_path(run.directory, rank)) for rank in started]
+    traced += inferred_ranks(run, {raw.rank: raw for raw in traced})
     announced = _announced(run, traced, notes)
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)

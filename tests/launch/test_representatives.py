@@ -31,14 +31,20 @@ class World:
         return read_topology(self.path, self.size)
 
     def run(
-        self, calls: Callable[..., int] = lambda *place: 1000, *, trusting: bool = False
+        self,
+        calls: Callable[..., int] = lambda *place: 1000,
+        *,
+        trusting: bool = False,
+        blocks: Callable[..., tuple[int, ...]] = lambda *place: (),
     ) -> Representatives:
         plan = Representatives(self.size, self.topology, trusting=trusting)
         for batch in plan.batches():
             assert batch and not set(batch) & set(plan.seen)
             for rank in batch:
                 place = self.place[rank].tolist()
-                plan.seen[rank] = Observed(hash(repr(self.work(*place))), calls(*place), self.transfers())
+                plan.seen[rank] = Observed(
+                    hash(repr(self.work(*place))), calls(*place), self.transfers(), blocks(*place)
+                )
         return plan
 
     def transfers(self) -> frozenset[int]:
@@ -130,3 +136,46 @@ def test_absent_ranks_are_answered_for_by_the_nearest_started_one(tmp_path: Path
     nearest = plan.nearest([0, 1, 2, 3])
     assert nearest is not None
     assert [tuple(world.place[r][1:]) for r in nearest] == [tuple(p[1:]) for p in world.place]
+
+
+def _turns(data: int, stage: int, tensor: int) -> tuple[int, ...]:
+    """Blocks of a stage that goes round two loops, one more and the other less often than the stage before."""
+    return (100, *([1, 2] * (20 - stage)), *([3, 4] * (10 + stage)), 101) if 0 < stage < 15 else (stage,)
+
+
+def test_stages_between_others_that_tell_do_not_run(tmp_path: Path):
+    world = World(tmp_path / "log", (4, 16, 2), lambda data, stage, tensor: stage)
+    plan = world.run(blocks=_turns)
+    stands = plan.representative_of()
+    stages = {int(world.place[rank][1]) for rank in plan.seen}
+    assert stages == {0, 1, 8, 14, 15}
+    assert {int(world.place[rank][1]) for rank in plan.inferred} == set(range(16)) - stages
+    assert len(set(stands)) == 16
+    assert all(world.work(*world.place[r]) == world.work(*world.place[s]) for r, s in enumerate(stands))
+    for rank, line in plan.inferred.items():
+        assert world.place[line.lower][1] == 1 and world.place[line.upper][1] == 8
+        assert world.place[line.lower][2] == world.place[line.upper][2] == world.place[rank][2]
+        assert 1 + 7 * line.share == world.place[rank][1]
+    assert "11 of 16 pipeline stages did not run" in " ".join(plan.notes)
+
+
+def test_what_was_inferred_of_stages_can_be_started_after_all(tmp_path: Path):
+    world = World(tmp_path / "log", (1, 16, 2), lambda data, stage, tensor: stage)
+    plan = world.run(blocks=_turns)
+    started = plan.start_inferred()
+    assert {int(world.place[rank][1]) for rank in started} == {2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13}
+    for rank in started:
+        place = world.place[rank].tolist()
+        plan.seen[rank] = Observed(hash(repr(world.work(*place))), 1000, world.transfers())
+    assert not plan.inferred
+    assert inferred_rightly(world, plan)
+
+
+def test_where_one_stage_is_out_of_line_all_run(tmp_path: Path):
+    def blocks(data: int, stage: int, tensor: int) -> tuple[int, ...]:
+        return (*_turns(data, stage, tensor), 7) if stage == 14 else _turns(data, stage, tensor)
+
+    world = World(tmp_path / "log", (1, 16, 2), lambda data, stage, tensor: stage)
+    plan = world.run(blocks=blocks)
+    assert {int(world.place[rank][1]) for rank in plan.seen} == set(range(16))
+    assert not plan.inferred

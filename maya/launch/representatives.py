@@ -158,12 +158,7 @@ class Representatives:
         share = Fraction(last - lower, upper - lower)
         if hashes_in_line(blocks[lower], blocks[upper], share) != list(blocks[last]):
             return False
-        told = frozenset(range(self.axes[axis].size)) - set(self._known(axis))
-        self._told[axis] = told
-        self.notes.append(
-            f"{len(told)} of {self.axes[axis].size} pipeline stages did not run: they go round the loops of stages "
-            f"{lower} and {upper} as often as lies in line with them, which stage {last} confirms (counted from 0)"
-        )
+        self._told[axis] = frozenset(range(self.axes[axis].size)) - set(self._known(axis))
         return True
 
     def _told_combinations(self) -> dict[int, Between]:

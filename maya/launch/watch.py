@@ -161,13 +161,13 @@ class Watch:
         if steps == MERGED_AGAIN_AT and self.plan.merges:
             self._merge_again()
         hashes = [self.control.segment_hashes(rank) for rank in sorted(self.crew.running)]
-        if steps >= 2 and not self._stages_still_in_line():
+        if steps >= 2 and not self._stages_in_line():
             self.planned = False
             self.crew.enlist(self.plan.start_inferred())
             return None
         if steps == 2 and (calls := self._calls_if_long()):
-            return self._traced((1, 2), 1, f"an iteration makes {calls:,} device calls: the second one is taken as "
-                                "steady without a third; --iterations 2 runs that")  # fmt: skip
+            note = f"an iteration makes {calls:,} device calls: the second is taken as steady without a third"
+            return self._traced((1, 2), 1, f"{note}; --iterations 2 runs that")
         period = steady_period(hashes, self.wanted)
         if period is not None and (steps + period > WARM_STEPS or time.monotonic() >= self.warm_at):
             return self._traced((steps - period * repetitions(hashes, period), steps), period)
@@ -177,18 +177,12 @@ class Watch:
         self.control.step_limit = steps + (period or 1)
         return None
 
-    def _stages_still_in_line(self) -> bool:
+    def _stages_in_line(self) -> bool:
         """Whether what was inferred of stages that did not run holds for the iteration that has just ended."""
-        crew = self.crew
-        lines = [
-            hashes_in_line(
-                self._observed(crew.representative[line.lower]).blocks,
-                self._observed(crew.representative[line.upper]).blocks,
-                line.share,
-            )
-            for line in self.plan.inferred.values()
-        ]
-        return all(lines)
+        lines = self._inferred().values()
+        telling = {rank for line in lines for rank in (line.lower, line.upper)}
+        blocks = {rank: self._observed(rank).blocks for rank in telling}
+        return all(hashes_in_line(blocks[line.lower], blocks[line.upper], line.share) for line in lines)
 
     def _calls_if_long(self) -> int:
         """Device calls of the last iteration, of the rank that makes most; 0 where a third is worth its time."""
@@ -261,6 +255,7 @@ class Watch:
         return self._run("oom", out_of_memory=oom, failed_rank=rank, traceback=outcome["traceback"])
 
     def _run(self, status: Any, notes: tuple[str, ...] = (), **fields: Any) -> Run:
+        inferred = self._inferred()
         return Run(
             status=status,
             directory=self.directory,
@@ -270,8 +265,8 @@ class Watch:
             checked=len(self.plan.checked),
             representative_of=tuple(self.crew.representative),
             topology=self.plan.topology,
-            inferred=self._inferred(),
-            notes=(*self.plan.notes, *notes, *self.output.notes),
+            inferred=inferred,
+            notes=(*self.plan.notes, *_said_of(inferred), *notes, *self.output.notes),
             **fields,
         )
 
@@ -308,6 +303,16 @@ class Watch:
             return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
         ticks = sum(_cpu_ticks(pid) for name, pid in self.connection.living.items() if name != "store")
         return (*states, *places, ticks // 10)
+
+
+def _said_of(inferred: dict[int, Between]) -> list[str]:
+    telling = sorted({rank for line in inferred.values() for rank in (line.lower, line.upper)})
+    if not inferred:
+        return []
+    return [
+        f"{len(inferred)} pipeline stages did not run: they go round the loops of ranks "
+        f"{' and '.join(map(str, telling))} as often as lies in line with these, which another stage confirms"
+    ]
 
 
 def _require_room(directory: Path) -> None:

@@ -156,7 +156,6 @@ def test_stages_between_others_that_tell_do_not_run(tmp_path: Path):
         assert world.place[line.lower][1] == 1 and world.place[line.upper][1] == 8
         assert world.place[line.lower][2] == world.place[line.upper][2] == world.place[rank][2]
         assert 1 + 7 * line.share == world.place[rank][1]
-    assert "11 of 16 pipeline stages did not run" in " ".join(plan.notes)
 
 
 def test_what_was_inferred_of_stages_can_be_started_after_all(tmp_path: Path):

@@ -27,7 +27,7 @@ from maya.launch.environment import (
     require_cuda_build,
     scratch_directory,
 )
-from maya.launch.imports import ALWAYS, heavy_imports
+from maya.launch.imports import ALWAYS, heavy_imports, heavy_imports_of_module
 from maya.launch.layout import rank_path
 from maya.launch.plan import EveryRank, Plan
 from maya.launch.representatives import Representatives
@@ -179,7 +179,10 @@ class ForkServer:
         raise LaunchError("the rendezvous store did not start")
 
     def _warm(self, job: Job) -> None:
-        own = [] if job.module else heavy_imports(Path(job.script))
+        if job.module:
+            own = heavy_imports_of_module(job.script, [str(Path.cwd()), *sys.path])
+        else:
+            own = heavy_imports(Path(job.script))
         wanted = (*ALWAYS, *own)
         if self._warmed_for == wanted and self._process is not None and self._process.poll() is None:
             return

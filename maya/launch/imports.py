@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from maya.launch.compiler import COMPILER
@@ -19,10 +20,27 @@ def heavy_imports(script: Path) -> list[str]:
 
     The user's own modules are only read: what they do when they are imported is each rank's affair.
     """
-    folder = script.parent
+    return _heavy_imports([(script, "")], script.parent)
+
+
+def heavy_imports_of_module(name: str, places: Sequence[str]) -> list[str]:
+    """The same of a module run by name (python -m), which lies in one of `places`, a package of the user's own or an
+    installed one."""
+    top = name.partition(".")[0]
+    spec = PathFinder.find_spec(top, list(places))
+    if spec is None or spec.origin is None:
+        return []
+    packaged = spec.submodule_search_locations is not None
+    root = Path(spec.origin).parent.parent if packaged else Path(spec.origin).parent
+    run = _own_files(name, root, top) + _own_files(f"{name}.__main__", root, top)
+    return _heavy_imports(run, root, top if "site-packages" in root.parts else "")
+
+
+def _heavy_imports(waiting: list[tuple[Path, str]], folder: Path, alone: str = "") -> list[str]:
+    """What `waiting` (files, and the package each lies in) import. The user's own modules are those in `folder`, or of
+    them the package `alone`."""
     names: dict[str, None] = {}
     seen: set[Path] = set()
-    waiting = [(script, "")]
     while waiting:
         path, package = waiting.pop(0)
         if path in seen:
@@ -31,9 +49,9 @@ def heavy_imports(script: Path) -> list[str]:
         if _compiles(path):
             names[COMPILER[0]] = None  # the fork server adds the others
         for name in _imported(path, package):
-            files = _own_files(name, folder)
+            files = _own_files(name, folder, alone)
             waiting += files
-            if not files and name not in ALWAYS and _is_installed(name, folder):
+            if not files and name not in ALWAYS and _is_installed(name, folder, alone):
                 names[name] = None
     return list(names)
 
@@ -78,9 +96,11 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*parents, node.module] if node.module else parents)
 
 
-def _own_files(name: str, folder: Path) -> list[tuple[Path, str]]:
+def _own_files(name: str, folder: Path, alone: str) -> list[tuple[Path, str]]:
     """The files, with the package each lies in, that importing `name` from `folder` runs; empty: not the user's own."""
     parts = name.split(".")
+    if alone and parts[0] != alone:
+        return []
     files: list[tuple[Path, str]] = []
     for length in range(1, len(parts) + 1):
         path, dotted = folder.joinpath(*parts[:length]), ".".join(parts[:length])
@@ -93,10 +113,10 @@ def _own_files(name: str, folder: Path) -> list[tuple[Path, str]]:
     return files
 
 
-def _is_installed(name: str, folder: Path) -> bool:
+def _is_installed(name: str, folder: Path, alone: str) -> bool:
     """Whether `name` is a module (not an attribute of one) of an installed package."""
     top = name.partition(".")[0]
-    if (folder / top).exists() or (folder / f"{top}.py").exists():
+    if not alone and ((folder / top).exists() or (folder / f"{top}.py").exists()):
         return False  # the script's own folder comes first on its path
     try:
         spec = importlib.util.find_spec(top)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 
-from maya.launch.imports import heavy_imports
+from maya.launch.imports import heavy_imports, heavy_imports_of_module
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -54,3 +55,29 @@ def test_a_users_module_hides_an_installed_one(tmp_path: Path) -> None:
 
 def test_a_script_that_does_not_parse_needs_nothing(tmp_path: Path) -> None:
     assert heavy_imports(write(tmp_path, {"train.py": "import yaml\ndef"})) == []
+
+
+def test_a_module_run_by_name_is_read_where_it_lies(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "trainer/__init__.py": "import yaml",
+            "trainer/train.py": "from trainer import model\nimport own",
+            "trainer/model.py": "import torch.utils.data",
+            "trainer/__main__.py": "import rich.table",
+            "own.py": "import typer",
+        },
+    )
+    assert set(heavy_imports_of_module("trainer.train", [str(tmp_path)])) == {
+        "yaml",
+        "typer",
+        "torch.utils.data",
+    }
+    assert heavy_imports_of_module("trainer", [str(tmp_path)]) == ["yaml", "rich", "rich.table"]
+    assert heavy_imports_of_module("nowhere.train", [str(tmp_path)]) == []
+
+
+def test_of_an_installed_module_only_its_own_package_is_read(tmp_path: Path) -> None:
+    """Beside it lie all other packages, which are installed, not the user's own."""
+    installed = sysconfig.get_path("purelib")
+    assert "yaml" in heavy_imports_of_module("ray.autoscaler._private.commands", [installed])

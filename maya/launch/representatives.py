@@ -62,6 +62,7 @@ class Representatives:
         )  # axes along which the first rank stands for others that nearly equal it
         self._rank_at: dict[tuple[int, ...], int] = {}
         self._told: dict[int, frozenset[int]] = {}  # by axis, positions that others tell of
+        self._line_check: tuple[int, Between] | None = None
 
     def batches(self) -> Iterator[list[int]]:
         yield [0, 1]  # a neighbour is a probe along the innermost axis, whatever that is
@@ -151,7 +152,11 @@ class Representatives:
         """Positions of a long pipeline: two that tell of those between, and beyond up to the third, which confirms."""
         size = self.axes[axis].size
         ends = (self.seen[self._at(axis, position)] for position in (0, size - 1))
-        return (1, size // 2, size - 2) if size >= LONG_PIPELINE and all(end.blocks for end in ends) else None
+        if size < LONG_PIPELINE or not all(end.blocks for end in ends):
+            return None
+        # Layers of two kinds in turn make every other stage another one: no distance between the three may hide that.
+        upper = next(p for p in range(size // 2, 1, -1) if math.gcd(p - 1, size - 3) == 1)
+        return 1, upper, size - 2
 
     def _tell_between(self, axis: int, lower: int, upper: int, last: int) -> bool:
         blocks = {p: self.seen[self._at(axis, p)].blocks for p in (lower, upper, last)}
@@ -168,7 +173,7 @@ class Representatives:
         for axis, told in self._told.items():
             lower, upper, _ = self._pivots(axis) or (0, 0, 0)
             for place in self._combinations():
-                if place[axis] in told:
+                if place[axis] in told and self._rank_at[place] not in self.seen:
                     at = [self._rank_at[(*place[:axis], p, *place[axis + 1 :])] for p in (lower, upper)]
                     share = Fraction(place[axis] - lower, upper - lower)
                     one, other = (first[self.seen[rank].hash] for rank in at)
@@ -248,7 +253,8 @@ class Representatives:
         return list(itertools.product(*(sorted(set(k.tolist())) for k in self._classes)))
 
     def _is_told(self, place: tuple[int, ...]) -> bool:
-        return any(place[axis] in told for axis, told in self._told.items())
+        told = any(place[axis] in positions for axis, positions in self._told.items())
+        return told and self._rank_at[place] not in self.seen
 
     def _stands_for(self, rank: int) -> int:
         return self._rank_at[self._place(rank)]
@@ -261,7 +267,13 @@ class Representatives:
         unseen = sorted(set(range(self.world)) - set(self.seen) - set(self._products()))
         if self._told:  # who stands for them has not run: nothing to compare with
             unseen = [rank for rank in unseen if not self._is_told(self._place(rank))]
-        return random.Random(self.world).sample(unseen, min(self._checks, len(unseen)))
+        choice = random.Random(self.world)
+        checked = choice.sample(unseen, min(self._checks, len(unseen)))
+        told = self._told_combinations()
+        if told and self._checks:
+            self._line_check = choice.choice(list(told.items()))
+            checked.append(self._line_check[0])
+        return checked
 
     def _alike(self, rank: int, other: int) -> bool:
         if self.seen[rank].hash == self.seen[other].hash:
@@ -273,6 +285,9 @@ class Representatives:
     def _mend(self) -> Iterator[list[int]]:
         """Starts more where a check contradicted: every position that the rank has, then all combinations again."""
         wrong = [rank for rank in self.checked if not self._alike(rank, self._stands_for(rank))]
+        if out_of_line := self._out_of_line():
+            wrong += out_of_line
+            self._told.clear()
         self.contradicting = wrong
         if not wrong:
             return
@@ -286,6 +301,14 @@ class Representatives:
             f"of {len(self.checked)} ranks that were started to check the inferred classes, {len(wrong)} did other "
             f"work than inferred (rank {listed}); {len(self.seen)} ranks were started in all"
         )
+
+    def _out_of_line(self) -> list[int]:
+        """The stage that was started to check what others tell of it, where it did something else."""
+        if self._line_check is None:
+            return []
+        rank, line = self._line_check
+        told = hashes_in_line(self.seen[line.lower].blocks, self.seen[line.upper].blocks, line.share)
+        return [] if told == list(self.seen[rank].blocks) else [rank]
 
     def _new(self, ranks: Iterable[int]) -> list[int]:
         return sorted(set(ranks) - set(self.seen))

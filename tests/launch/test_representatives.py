@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maya.launch.observed import Observed
@@ -148,7 +148,9 @@ def test_stages_between_others_that_tell_do_not_run(tmp_path: Path):
     plan = world.run(blocks=_turns)
     stands = plan.representative_of()
     stages = {int(world.place[rank][1]) for rank in plan.seen}
-    assert stages == {0, 1, 8, 14, 15}
+    (check,) = stages - {0, 1, 8, 14, 15}
+    assert check == world.place[plan.checked[-1]][1]
+    assert not plan.contradicting
     assert {int(world.place[rank][1]) for rank in plan.inferred} == set(range(16)) - stages
     assert len(set(stands)) == 16
     assert all(world.work(*world.place[r]) == world.work(*world.place[s]) for r, s in enumerate(stands))
@@ -162,7 +164,9 @@ def test_what_was_inferred_of_stages_can_be_started_after_all(tmp_path: Path):
     world = World(tmp_path / "log", (1, 16, 2), lambda data, stage, tensor: stage)
     plan = world.run(blocks=_turns)
     started = plan.start_inferred()
-    assert {int(world.place[rank][1]) for rank in started} == {2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13}
+    assert {int(world.place[rank][1]) for rank in started} | {
+        int(world.place[rank][1]) for rank in plan.seen
+    } == set(range(16))
     for rank in started:
         place = world.place[rank].tolist()
         plan.seen[rank] = Observed(hash(repr(world.work(*place))), 1000, world.transfers())
@@ -178,3 +182,29 @@ def test_where_one_stage_is_out_of_line_all_run(tmp_path: Path):
     plan = world.run(blocks=blocks)
     assert {int(world.place[rank][1]) for rank in plan.seen} == set(range(16))
     assert not plan.inferred
+
+
+def test_a_stage_that_is_checked_and_out_of_line_has_all_run(tmp_path: Path):
+    def blocks(data: int, stage: int, tensor: int) -> tuple[int, ...]:
+        told = stage not in (0, 1, 8, 14, 15)  # as where stages in between have layers of another kind
+        return (*_turns(data, stage, tensor), 7) if told else _turns(data, stage, tensor)
+
+    world = World(tmp_path / "log", (1, 16, 2), lambda data, stage, tensor: stage)
+    plan = world.run(blocks=blocks)
+    assert {int(world.place[rank][1]) for rank in plan.seen} == set(range(16))
+    assert not plan.inferred
+    assert len(plan.contradicting) == 1
+    assert inferred_rightly(world, plan)
+
+
+@settings(deadline=None)
+@given(size=st.integers(8, 40), period=st.integers(2, 8))
+def test_layers_of_several_kinds_in_turn_are_not_taken_for_one_kind(
+    tmp_path_factory, size: int, period: int
+) -> None:
+    def blocks(data: int, stage: int, tensor: int) -> tuple[int, ...]:
+        body = [1, 2 + stage % period]
+        return (100, *(body * (2 * size - stage)), 101) if 0 < stage < size - 1 else (stage,)
+
+    world = World(tmp_path_factory.mktemp("world") / "log", (1, size, 2), lambda data, stage, tensor: stage)
+    assert not world.run(trusting=True, blocks=blocks).inferred

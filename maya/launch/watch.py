@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -209,7 +210,7 @@ class Watch:
         path = rank_path(self.directory, rank).with_suffix(".outcome")
         if not path.exists():
             _require_room(self.directory)
-            return self._failed(rank, f"the process ended with status {answer['code']}\n{self._stderr(rank)}")
+            return self._failed(rank, f"{_how_it_ended(answer['code'])}\n{self._stderr(rank)}")
         outcome = json.loads(path.read_text())
         if outcome["status"] == "oom":
             return self._out_of_memory(rank, outcome)
@@ -313,6 +314,20 @@ def _said_of(inferred: dict[int, Between]) -> list[str]:
         f"{len(inferred)} pipeline stages did not run: they go round the loops of ranks "
         f"{' and '.join(map(str, telling))} as often as lies in line with these, which another stage confirms"
     ]
+
+
+def _how_it_ended(code: int) -> str:
+    if code != -signal.SIGKILL:
+        return f"the process ended with status {code}"
+    running = "what ranks keep on the host is real; --ranks representatives runs the fewest at once"
+    return f"the process was killed, as Linux does where memory runs out ({_host_memory()}): {running}"
+
+
+def _host_memory() -> str:
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kib = {line[0]: int(line[1]) for line in lines}
+    free, total = kib["MemAvailable:"] / 2**20, kib["MemTotal:"] / 2**20
+    return f"{free:.1f} GiB of this machine's {total:.1f} GiB are free now"
 
 
 def _require_room(directory: Path) -> None:

@@ -129,7 +129,8 @@ def job(tmp_path: Path) -> Job:
     ("rank", "traceback"),
     [
         (None, "no steady iteration within 5 s"),
-        (0, "the process ended with status -9\n"),
+        (0, "the process ended with status 1\n"),
+        (0, "the process was killed, as Linux does where memory runs out\n"),
         (0, "Traceback ...\nOSError: [Errno 28] No space left on device"),
         (0, "Traceback ...\ntorch.distributed.DistNetworkError: connection reset"),
     ],

@@ -171,6 +171,13 @@ def test_a_nonzero_exit_is_a_failure(launch: Launch) -> None:
     assert (run.status, run.failed_rank) == ("failed", 0)
 
 
+def test_a_rank_that_is_killed_says_how_much_memory_there_is(launch: Launch) -> None:
+    run = launch("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert run.status == "failed"
+    assert "GiB are free now" in run.traceback
+    assert "--ranks representatives" in run.traceback
+
+
 def test_one_failing_rank_ends_the_others(launch: Launch) -> None:
     run = launch(
         """

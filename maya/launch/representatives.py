@@ -167,16 +167,16 @@ class Representatives:
         return True
 
     def _told_combinations(self) -> dict[int, Between]:
-        """Every combination of classes of which one is told by others: its rank, and who tells."""
+        """Every combination of classes of which one is told by others that have run: its rank, and who tells."""
         first = self._first_of_hash()
         combinations: dict[int, Between] = {}
         for axis, told in self._told.items():
             lower, upper, _ = self._pivots(axis) or (0, 0, 0)
-            for place in self._combinations():
-                if place[axis] in told and self._rank_at[place] not in self.seen:
-                    at = [self._rank_at[(*place[:axis], p, *place[axis + 1 :])] for p in (lower, upper)]
+            for place in filter(self._is_told, self._combinations()):
+                telling = [self._rank_at[(*place[:axis], p, *place[axis + 1 :])] for p in (lower, upper)]
+                if place[axis] in told and all(rank in self.seen for rank in telling):
+                    one, other = (first[self.seen[rank].hash] for rank in telling)
                     share = Fraction(place[axis] - lower, upper - lower)
-                    one, other = (first[self.seen[rank].hash] for rank in at)
                     combinations[self._rank_at[place]] = Between(one, other, share)
         return combinations
 

@@ -160,6 +160,17 @@ def test_stages_between_others_that_tell_do_not_run(tmp_path: Path):
         assert 1 + 7 * line.share == world.place[rank][1]
 
 
+def test_stages_of_every_class_of_tensor_ranks_are_told_by_their_own(tmp_path: Path):
+    world = World(tmp_path / "log", (1, 16, 4), lambda data, stage, tensor: (stage, tensor == 0))
+    plan = world.run(lambda data, stage, tensor: 2000 - 1000 * (tensor > 0), blocks=_turns)
+    assert inferred_rightly(world, plan)
+    assert len(set(plan.representative_of())) == 32
+    assert len(plan.inferred) == 21  # eleven stages of two classes, one of which was checked
+    for rank, line in plan.inferred.items():
+        tensor = [int(world.place[each][2]) for each in (rank, line.lower, line.upper)]
+        assert tensor in ([0, 0, 0], [1, 1, 1])
+
+
 def test_what_was_inferred_of_stages_can_be_started_after_all(tmp_path: Path):
     world = World(tmp_path / "log", (1, 16, 2), lambda data, stage, tensor: stage)
     plan = world.run(blocks=_turns)

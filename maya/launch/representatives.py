@@ -101,6 +101,8 @@ class Representatives:
     def inferred(self) -> dict[int, Between]:
         """Ranks that stand for themselves and others without having been started."""
         told = self._told_combinations()
+        if not told:
+            return {}
         return {rank: told[rank] for rank in sorted(set(self.representative_of()) & set(told))}
 
     def start_inferred(self) -> list[int]:

@@ -272,6 +272,9 @@ class Watch:
         )
 
     def _inferred(self) -> dict[int, Between]:
+        """Ranks that did not run, by who runs in the place of those that tell of them. None before all are told."""
+        if not self.planned:
+            return {}
         stands = self.crew.representative
         return {
             rank: replace(line, lower=stands[line.lower], upper=stands[line.upper])

@@ -67,7 +67,7 @@ def test_long_iterations_are_compared_by_the_first_and_not_repeated(launch: Laun
     assert run.status == "traced", run.traceback
     assert run.steady == (1, 2)
     assert len(set(run.representative_of)) == 1
-    assert "the second one is taken as steady" in " ".join(run.notes)
+    assert "the second is taken as steady" in " ".join(run.notes)
     steps = {rank: _optimizer_steps(run, rank) for rank in (0, 3)}
     assert steps == {0: 2, 3: 1}  # the others ended after the first iteration told
 

@@ -8,16 +8,15 @@ the loops of two stages have the same bodies, those of another have as many turn
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.launch.content import contents
 from maya.launch.layout import RecordKind
 
 LONGEST_BODY = 32  # blocks of a loop's body, at most
@@ -78,12 +77,6 @@ def _tokens(
     places: Mapping[int, int],
 ) -> NDArray[np.uint64]:
     """[calls] What each is, on whatever rank: its operation, stream, size, and how far its peer is."""
-    pairs = calls["op"].astype(np.int64) << 32 | calls["context"]
-    distinct, inverse = np.unique(pairs, return_inverse=True)
-    said = np.array(
-        [_digest(operations.get(p >> 32, {}), contexts.get(p & 0xFFFFFFFF, {})) for p in distinct.tolist()],
-        np.uint64,
-    )
     kind = calls["kind"]
     collective = kind == RecordKind.COLLECTIVE
     moves = collective | (kind == RecordKind.MEMCPY) | (kind == RecordKind.MEMSET)
@@ -94,7 +87,7 @@ def _tokens(
     columns = (
         kind.astype(np.uint64) | calls["flags"].astype(np.uint64) << np.uint64(8),
         calls["stream"].astype(np.uint64),
-        said[inverse.reshape(-1)],
+        contents(calls, operations, contexts),
         np.where(moves, calls["size"], 0).astype(np.uint64),
         np.where(collective, calls["arg"], 0).astype(np.uint64),
         distance.view(np.uint64),
@@ -106,11 +99,6 @@ def _tokens(
             token = (token ^ column) * _BASE
             token ^= token >> np.uint64(29)
     return token
-
-
-def _digest(*lines: dict[str, Any]) -> int:
-    said = [{k: v for k, v in line.items() if k not in ("op", "context")} for line in lines]
-    return int.from_bytes(blake2b(json.dumps(said).encode(), digest_size=8).digest(), "little")
 
 
 def loops(blocks: Sequence[int]) -> list[Loop]:

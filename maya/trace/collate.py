@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.launch.content import contents
 from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
 from maya.launch.types import Run
 from maya.trace.absent import announce_all
@@ -16,7 +17,7 @@ from maya.trace.communicators import Announced, Instance, announced_by_all, fold
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
 from maya.trace.host import UndisturbedTimes, calls_alike
 from maya.trace.inferred import inferred_ranks
-from maya.trace.operations import ContentTable, OperationTable
+from maya.trace.operations import OperationTable
 from maya.trace.period import find_period
 from maya.trace.rendezvous import PARTY, count_within, join
 from maya.trace.types import (
@@ -63,7 +64,7 @@ def collate(run: Run) -> JobTrace:
     announced = _announced(run, traced, notes)
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
-    calls = _device_calls(traced)
+    calls = [_device_calls(raw) for raw in traced]
     undisturbed = UndisturbedTimes.of([_samples(each, run) for each in calls])
     raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
     del calls
@@ -155,12 +156,7 @@ def _cut(calls: _Calls, run: Run, notes: list[str]) -> _Cut:
     return _median(calls, bounds, notes)
 
 
-def _device_calls(traced: list[RawRank]) -> list[_Calls]:
-    content = ContentTable()
-    return [_device_calls_of(raw, content) for raw in traced]
-
-
-def _device_calls_of(raw: RawRank, content: ContentTable) -> _Calls:
+def _device_calls(raw: RawRank) -> _Calls:
     """Without what differs between like iterations: the caching allocator's trips to the driver. Their host
     time goes to the next call."""
     irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
@@ -168,7 +164,7 @@ def _device_calls_of(raw: RawRank, content: ContentTable) -> _Calls:
     kept = raw.records[rows].copy()
     kept["host_ns"] = np.diff(np.cumsum(raw.records["host_ns"])[rows], prepend=np.uint64(0))
     calls = replace(raw, records=kept)
-    return _Calls(raw, calls, calls_alike(kept["kind"], content.numbers(calls)))
+    return _Calls(raw, calls, calls_alike(kept["kind"], contents(kept, raw.operations, raw.contexts)))
 
 
 def _samples(calls: _Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

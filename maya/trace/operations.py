@@ -65,26 +65,6 @@ class OperationTable:
         return result
 
 
-class ContentTable:
-    """Numbers what .ops tables say of operations and their operators, the same on all ranks: whose host time is
-    compared does not depend on whom a collective joins or how much a copy moves."""
-
-    def __init__(self) -> None:
-        self._number: dict[str, int] = {}
-
-    def numbers(self, raw: RawRank) -> NDArray[np.int64]:
-        """[records] of a rank."""
-        pairs = raw.records["op"].astype(np.int64) << 32 | raw.records["context"]
-        distinct, inverse = np.unique(pairs, return_inverse=True)
-        numbers = np.empty(len(distinct), np.int64)
-        for row, pair in enumerate(distinct.tolist()):
-            lines = raw.operations.get(pair >> 32, {}), raw.contexts.get(pair & 0xFFFFFFFF, {})
-            said = [{k: v for k, v in line.items() if k not in ("op", "context")} for line in lines]
-            numbers[row] = self._number.setdefault(json.dumps(said), len(self._number))
-        result: NDArray[np.int64] = numbers[inverse.reshape(-1)]
-        return result
-
-
 def _keys(records: NDArray[np.void]) -> NDArray[np.int64]:
     """[records, 5] What tells two pieces of work apart: op, context, size of copies, communicator, peer."""
     kind = records["kind"]

@@ -13,7 +13,7 @@ from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD, RecordKind, ran
 from maya.launch.stages import blocks_of
 
 # Device calls of an iteration, from which a rank takes many seconds for it.
-LONG_ITERATION = 100_000
+LONG_ITERATION = 50_000
 
 
 @dataclass(frozen=True)

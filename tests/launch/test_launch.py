@@ -74,7 +74,8 @@ def test_long_iterations_are_compared_by_the_first_and_not_repeated(launch: Laun
 
 def test_of_long_iterations_as_many_run_as_are_asked_for(launch: Launch) -> None:
     run = launch(LONG, iterations=2)
-    assert run.steady == (1, 3)
+    assert run.steady[0] == 1
+    assert run.steady[1] >= 3  # on a fast machine more: they are repeated until they are warm
     assert not run.notes
 
 

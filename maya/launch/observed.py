@@ -23,9 +23,8 @@ class Observed:
     transfers: frozenset[int] = (
         frozenset()
     )  # families (topology.py) on which it sent to or received from one peer
-    blocks: tuple[
-        int, ...
-    ] = ()  # of a long iteration with such transfers (stages.py), from the first transfer on
+    # Of a long iteration with such transfers (stages.py); of the first one without what it sets up before them.
+    blocks: tuple[int, ...] = ()
 
 
 def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
@@ -49,7 +48,8 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     if used and count - start >= LONG_ITERATION:
         places = {index: int(line["rank"]) for index, line in communicators.items()}
         operations, contexts = _lines(path, "op"), _lines(path, "context")
-        blocks = blocks_of(records[start:], operations, contexts, places).hashes[1:]
+        told = blocks_of(records[start:], operations, contexts, places).hashes
+        blocks = told if start else told[1:]
     return Observed(segment, count - start, used, blocks)
 
 

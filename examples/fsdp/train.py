@@ -1,4 +1,5 @@
-"""Train a GPT-like or LLaMA-like model with FSDP2: parameters, gradients and optimizer state sharded over all ranks.
+"""Train a GPT-like or LLaMA-like model with FSDP2: parameters, gradients and optimizer state sharded over all ranks,
+or over those that tensor parallelism leaves.
 
 torchrun --nproc-per-node 8 train.py --layers 32 --hidden 4096 --heads 32
 """
@@ -8,11 +9,15 @@ import contextlib
 import os
 from functools import partial
 
+import float8
 import torch
 import torch.distributed as dist
+from tensor_parallel import parallelize
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
@@ -35,6 +40,10 @@ parser.add_argument("--iterations", type=int, default=20)
 parser.add_argument("--lr", type=float, default=3e-4)
 parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none",
                     help="each block's activations; selective keeps every other product and attention")  # fmt: skip
+parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that share each block; of --llama")
+parser.add_argument(
+    "--float8", choices=["tensorwise", "rowwise"], help="matrix products by torchao, scaled so"
+)
 parser.add_argument("--reduce-dtype", choices=["float32", "bfloat16"], default="float32", help="of gradients")
 parser.add_argument("--no-reshard-after-forward", action="store_true", help="ZeRO-2 instead of ZeRO-3")
 parser.add_argument("--compile", action="store_true", help="each block by torch.compile")
@@ -45,29 +54,52 @@ parser.add_argument("--fused-cross-entropy", action="store_true", help="of the 1
 parser.add_argument("--log-interval", type=int, default=10)
 
 
-def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of x [batch, heads, seq, channels]; cos and sin [seq, channels]."""
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat((-right, left), -1) * sin
+def rotated(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of x [batch, seq, heads, channels]; turns [seq, channels / 2], complex."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(x.dtype)
+
+
+def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+    """x [batch, seq, heads, channels], each head `times` times."""
+    return x if times == 1 else x.unsqueeze(3).expand(-1, -1, -1, times, -1).flatten(2, 3)
 
 
 class Attention(nn.Module):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
-        self.shape = (args.heads, args.kv_heads, args.kv_heads)
         self.channels = args.hidden // args.heads
-        self.qkv = nn.Linear(args.hidden, sum(self.shape) * self.channels, bias=False)
+        self.qkv = nn.Linear(args.hidden, 3 * args.hidden, bias=False)
         self.out = nn.Linear(args.hidden, args.hidden, bias=False)
 
-    def forward(self, x: torch.Tensor, rotary: torch.Tensor | None) -> torch.Tensor:
-        parts = self.qkv(x).unflatten(-1, (-1, self.channels)).transpose(1, 2).split(self.shape, 1)
-        q, k, v = parts  # each [batch, heads, seq, channels]
-        if rotary is not None:
-            cos, sin = rotary.to(x.dtype)
-            q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-        grouped = self.shape[0] != self.shape[1]
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        return self.out(attended.transpose(1, 2).flatten(2))
+    def forward(self, x: torch.Tensor, rotary: None) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.channels)).unbind(2)
+        return self.out(attended(q, k, v))
+
+
+class GroupedAttention(nn.Module):
+    """Of rotary queries, several of which share a key and value; each rank of tensor parallelism has some heads."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.channels = args.hidden // args.heads
+        self.queries_a_key = args.heads // args.kv_heads
+        self.query = nn.Linear(args.hidden, args.hidden, bias=False)
+        self.key = nn.Linear(args.hidden, args.kv_heads * self.channels, bias=False)
+        self.value = nn.Linear(args.hidden, args.kv_heads * self.channels, bias=False)
+        self.out = nn.Linear(args.hidden, args.hidden, bias=False)
+
+    def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+        parts = (self.query(x), self.key(x), self.value(x))
+        q, k, v = (part.unflatten(-1, (-1, self.channels)) for part in parts)
+        q, k = rotated(q, rotary), rotated(k, rotary)
+        return self.out(attended(q, repeated(k, self.queries_a_key), repeated(v, self.queries_a_key)))
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention of q, k and v [batch, seq, heads, channels]: [batch, seq, heads * channels]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
 
 class Gelu(nn.Module):
@@ -94,7 +126,7 @@ class Block(nn.Module):
         super().__init__()
         norm = nn.RMSNorm if args.llama else nn.LayerNorm
         self.attention_norm = norm(args.hidden)
-        self.attention = Attention(args)
+        self.attention = (GroupedAttention if args.llama else Attention)(args)
         self.mlp_norm = norm(args.hidden)
         self.mlp = (SwiGlu if args.llama else Gelu)(args.hidden, args.ffn)
 
@@ -119,13 +151,13 @@ class GPT(nn.Module):
 
 
 def rotary_embedding(args: argparse.Namespace, device: torch.device) -> torch.Tensor | None:
-    """[cos or sin, seq, channels]; a GPT gets none (and, shorter by its addition, no learned positions)."""
+    """[seq, channels / 2], complex; a GPT gets none (and, shorter by its addition, no learned positions)."""
     if not args.llama:
         return None
     channels = args.hidden // args.heads
     rates = 500000.0 ** -(torch.arange(0, channels, 2, device=device) / channels)
-    angles = torch.outer(torch.arange(args.seq, device=device), rates).repeat(1, 2)
-    return torch.stack((angles.cos(), angles.sin()))
+    angles = torch.outer(torch.arange(args.seq, device=device), rates)
+    return torch.polar(torch.ones_like(angles), angles)
 
 
 class KeepEveryOther:
@@ -136,6 +168,7 @@ class KeepEveryOther:
         torch.ops.aten._scaled_dot_product_flash_attention.default,
         torch.ops.aten._scaled_dot_product_cudnn_attention.default,
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
+        torch.ops.aten.max.default,  # what 8-bit products are scaled by
     )
 
     def __init__(self) -> None:
@@ -161,15 +194,31 @@ def selective_contexts():
     return create_selective_checkpoint_contexts(KeepEveryOther())
 
 
-def sharded_model(args: argparse.Namespace, device: torch.device) -> GPT:
-    mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
+def device_mesh(args: argparse.Namespace, device: torch.device) -> DeviceMesh:
+    """Dimensions "data" and, if there is any, "tensor"."""
+    world = dist.get_world_size()
+    if world % args.tensor_parallel:
+        parser.error(f"--tensor-parallel {args.tensor_parallel} does not divide {world} ranks")
+    sizes = {"data": world // args.tensor_parallel, "tensor": args.tensor_parallel}
+    names = tuple(name for name, size in sizes.items() if size > 1 or name == "data")
+    return dist.init_device_mesh(device.type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+
+
+def sharded_model(args: argparse.Namespace, mesh: DeviceMesh, device: torch.device) -> GPT:
     with torch.device("meta"):  # no rank ever holds the whole model
         model = GPT(args)
+    if args.float8:
+        float8.convert(model, args.float8)
+    if args.tensor_parallel > 1:
+        parallelize(model, mesh["tensor"], float8_transfers=args.float8 == "tensorwise")
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=getattr(torch, args.reduce_dtype), cast_forward_inputs=False
     )
     shard = partial(
-        fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=not args.no_reshard_after_forward
+        fully_shard,
+        mesh=mesh["data"],
+        mp_policy=policy,
+        reshard_after_forward=not args.no_reshard_after_forward,
     )
     for index, block in enumerate(model.blocks):
         block = checkpointed(block, args.recompute)
@@ -205,11 +254,14 @@ def train_step(
     for _ in range(args.accumulation_steps):
         batch = torch.randint(args.vocab, (args.micro_batch_size, args.seq + 1), generator=generator)
         batch = batch.to(device)
-        logits = model(batch[:, :-1], rotary)
-        loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), args.fused_cross_entropy)
-        (loss / args.accumulation_steps).backward()
+        with loss_parallel() if args.tensor_parallel > 1 else contextlib.nullcontext():
+            logits = model(batch[:, :-1], rotary)
+            loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), args.fused_cross_entropy)
+            (loss / args.accumulation_steps).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    if args.float8 == "tensorwise":
+        float8.scale_weights(model)
     optimizer.zero_grad()
     return loss
 
@@ -218,6 +270,8 @@ def main() -> None:
     args = parser.parse_args()
     args.ffn = args.ffn or 4 * args.hidden
     args.kv_heads = args.kv_heads or args.heads
+    if not args.llama and (args.tensor_parallel > 1 or args.kv_heads != args.heads):
+        parser.error("--tensor-parallel and --kv-heads are for a --llama")
     for name, value in ONE_RANK.items():
         os.environ.setdefault(name, value)
     cuda = torch.cuda.is_available()
@@ -225,11 +279,11 @@ def main() -> None:
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
-    rank = dist.get_rank()
-    model = sharded_model(args, device)
+    mesh = device_mesh(args, device)
+    model = sharded_model(args, mesh, device)
     rotary = rotary_embedding(args, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=cuda)
-    generator = torch.Generator().manual_seed(rank)
+    generator = torch.Generator().manual_seed(mesh.get_local_rank("data"))
     attention = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if args.flash_attention else contextlib.nullcontext()
     with attention:
         train(args, model, optimizer, rotary, generator)

@@ -55,15 +55,17 @@ def map_row(row: Row) -> Mapped | Unmapped:
 
 
 def _fsdp(row: Row) -> tuple[str, ...]:
-    if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):
-        raise MappingError("FP8 of torchao: the FSDP example has none")
-    if row.number("tp", 1) * row.number("pp", 1) > 1:
-        raise MappingError("FSDP with tensor or pipeline parallelism: no example has both")
-    per_gpu = row.number("gbs") / row.number("gpus")
-    accumulation = per_gpu / row.number("mbs")
+    for dimension, name in {"pp": "pipeline", "cp": "context"}.items():
+        if row.number(dimension, 1) > 1:
+            raise MappingError(f"FSDP with {name} parallelism: the FSDP example has none")
+    if "async" in row.text("comm_overlap").lower():
+        raise MappingError("tensor parallelism cut up beside products (async TP): the FSDP example has none")
+    tensor = row.number("tp", 1)
+    replicas = row.number("gpus") // tensor
+    accumulation = row.number("gbs") / replicas / row.number("mbs")
     if accumulation != int(accumulation):
         raise MappingError(
-            f"gbs ({row.number('gbs')}) / gpus ({row.number('gpus')}) / mbs ({row.number('mbs')}) = "
+            f"gbs ({row.number('gbs')}) / replicas ({replicas}) / mbs ({row.number('mbs')}) = "
             f"{accumulation:g} micro-batches, no whole number"
         )
     flags: dict[str, Any] = {
@@ -83,6 +85,12 @@ def _fsdp(row: Row) -> tuple[str, ...]:
             flags["--recompute"] = kind
     if "llama" in row.text("model").lower():
         flags["--llama"] = True
+    if tensor > 1:
+        flags["--tensor-parallel"] = tensor
+    if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):
+        if "torchtitan" not in row.text("framework"):
+            raise MappingError("FP8 of Transformer Engine: the FSDP example has torchao's")
+        flags["--float8"] = "rowwise" if "rowwise" in row.text("precision") else "tensorwise"
     if "torch.compile" in row.text("framework"):
         flags["--compile"] = True
     if re.search("torchtitan|llm-foundry", row.text("framework")) and "h100" in row.text("gpu").lower():

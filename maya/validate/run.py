@@ -158,8 +158,18 @@ def _record(mapped: Mapped, inputs: Inputs, store: TraceStore) -> JobTrace | Unj
 
 def require(mapped: Mapped) -> None:
     """Raises MayaError when the script's arguments ask for a library that is not installed."""
-    if "transformer_engine" in mapped.argv and importlib.util.find_spec("transformer_engine") is None:
-        raise MayaError("Transformer Engine is not installed: scripts/transformer-engine builds it")
+    for argument, (library, module, installed_by) in LIBRARIES.items():
+        if argument in mapped.argv and importlib.util.find_spec(module) is None:
+            raise MayaError(f"{library} is not installed: {installed_by}")
+
+
+# By the argument that asks for them.
+LIBRARIES = {
+    "transformer_engine": (
+        "Transformer Engine", "transformer_engine", "scripts/transformer-engine builds it",
+    ),
+    "--float8": ("torchao", "torchao", "pip install torchao"),
+}  # fmt: skip
 
 
 def _predictor(mapped: Mapped) -> Any:

@@ -62,6 +62,24 @@ def test_fused_cross_entropy_saves_fsdp_the_logits_in_fp32(predict):
     assert peaks[0] - peaks[1] >= 4 * tokens * classes
 
 
+def test_fsdp_with_tensor_parallelism_sends_8_bits_where_torchao_casts_before(predict):
+    llama = [
+        "--llama", "--layers", "2", "--hidden", "512", "--heads", "4", "--kv-heads", "2", "--seq", "1024",
+        "--vocab", "4096", "--tensor-parallel", "2", "--iterations", "500000",
+    ]  # fmt: skip
+    gathered = []
+    for own in ([], ["--float8", "tensorwise"]):
+        prediction = predict(["--gpus", "4"], EXAMPLES / "fsdp/train.py", *llama, *own)
+        assert prediction["verdict"] == "FITS", prediction["message"]
+        assert prediction["ranks"]["world"] == 4
+        breakdown_sums(prediction)
+        gathers = [each for each in prediction["communication"] if each["collective"] == "all_gather"]
+        gathered.append(sum(each["bytes"] for each in gathers))
+    assert (
+        0.4 < gathered[1] / gathered[0] < 0.75
+    )  # all but gradients, norms' inputs and what FSDP keeps whole
+
+
 def test_megatron_with_tensor_and_pipeline_parallelism(predict):
     prediction = predict(["--gpus", "8"], EXAMPLES / "megatron/pretrain_gpt.py", *MEGATRON)
     assert prediction["verdict"] == "FITS", prediction["message"]

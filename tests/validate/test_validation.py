@@ -77,6 +77,27 @@ def test_an_fsdp_row_becomes_the_fsdp_example_with_its_accumulation(rows):
     assert "--no-reshard-after-forward" in flags(mapped)
 
 
+def test_a_torchtitan_row_has_its_tensor_parallelism_and_torchaos_fp8(rows):
+    row = FSDP.replace("llm-foundry FSDP,MPT-7b", "torchtitan FSDP2 + torch.compile,Llama-3.1-8B").replace(
+        "amp_bf16,1,1,64,1,,,8,1024", "float8 rowwise,8,1,8,1,,,16,256"
+    )
+    mapped = map_row(rows(row)[0])
+    for words in (
+        "--llama",
+        "--compile",
+        "--tensor-parallel 8",
+        "--float8 rowwise",
+        "--accumulation-steps 2",
+    ):
+        assert words in flags(mapped)  # 256 / (64 / 8) / 16
+    for unmapped, reason in (
+        (row.replace("SHARD_GRAD_OP,", "FSDP,asyncTP"), "async TP"),
+        (row.replace("rowwise,8,1,8", "rowwise,4,2,8"), "pipeline parallelism"),
+        (FSDP.replace("amp_bf16", "amp_fp8"), "Transformer Engine"),
+    ):
+        assert reason in map_row(rows(unmapped)[0]).reason
+
+
 def test_an_fsdp_row_has_what_its_software_of_that_year_took(rows):
     row = FSDP.replace("foundry-2,h100_80gb", "llm_foundry_fsdp_h100_a100-0001,{}")
     hopper, smaller = (map_row(rows(row.format(gpu))[0]) for gpu in ("h100_80gb", "a100_40gb"))
@@ -125,6 +146,9 @@ def test_fp8_is_transformer_engines(rows, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MayaError, match="scripts/transformer-engine"):
         require(mapped)
+    (row,) = rows(FSDP.replace("llm-foundry FSDP", "torchtitan FSDP2").replace("amp_bf16", "float8"))
+    with pytest.raises(MayaError, match="pip install torchao"):
+        require(map_row(row))
 
 
 def test_a_gpu_has_the_memory_that_its_name_states(rows):

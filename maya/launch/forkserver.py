@@ -53,7 +53,6 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._warmed_for: tuple[str, ...] = ()
-        self._host_speed = 1.0
 
     def __enter__(self) -> ForkServer:
         return self
@@ -114,10 +113,10 @@ class ForkServer:
             run = Watch(job, crew, plan, directory).until_done(started)
             if self._device_dropped:
                 run = run.with_note(self._needs_older_build())
-            return dataclasses.replace(run, host_speed=self._host_speed)
         finally:
             connection.kill_all()
             control.close()
+        return dataclasses.replace(run, host_speed=connection.host_speed)
 
     @property
     def _device_dropped(self) -> bool:
@@ -213,7 +212,6 @@ class ForkServer:
         self._connection = Connection(ours)
         self._connection.send({"do": "warm", "modules": list(modules)})
         for answer in self._connection.answers(START_SECONDS):
-            self._host_speed = answer["host_speed"]
             return answer
         raise LaunchError(f"the fork server did not start: {self._last_words()}")
 

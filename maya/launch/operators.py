@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import deque
 from collections.abc import Callable
 from statistics import quantiles
 
 from maya.launch.environment import LaunchError
 
 ROUNDS = 25
-# Others' work on this machine comes and goes in bursts of tens of ms, and where the work's own tensors lie can make it
-# half as slow again: it is done in several places, some time apart.
+# Where the work's own tensors lie can make it half as slow again: it is done in several places. Others' work on this
+# machine comes and goes in bursts of tens of ms, which time between places tells, and of seconds, which RECENT does.
 PLACES = 5
 APART_SECONDS = 0.03
+# Times that the speed was measured at, of which the fastest counts: before and after each run, so ten runs.
+RECENT = 20
 # Undisturbed, by a core of an AMD EPYC with 32 MiB of L3 cache a pair: the host whose `host_speed` is 1.
 REFERENCE_WORK_NS = 160_000
 
@@ -27,30 +30,45 @@ def observe(wanted: bool = True) -> None:
         raise LaunchError("this PyTorch does not announce its operators: Maya runs PyTorch 2.6 and newer")
 
 
-def calibrate() -> float:
-    """Measures what observing an operator costs the host time that the emulator records, and has the records of
-    this process and of its forks leave it out: between the lower quartiles, which other processes on this machine
-    disturb little, of ROUNDS of work with and without.
+class HostSpeed:
+    """How fast a thread of this machine is, over the reference, and what observing an operator costs it.
 
-    Returns how fast this host is without, over the reference: the least of the rounds tells.
+    The fastest of what was measured recently counts: recorded host time, too, is what calls took undisturbed
+    (maya/trace), and a machine that others use is slow for seconds on end. Not to be made before PyTorch is imported.
     """
-    import torch
 
-    silent, observed = [], []
-    with torch.no_grad():
-        places = [_varied_work() for _ in range(PLACES)]
-        for work in places:
-            time.sleep(APART_SECONDS)
-            work()
-            for _ in range(ROUNDS // PLACES):
-                silent.append(_account(work)[1])
-                observe()
-                operators, ns = _account(work)
-                observed.append(ns)
-                observe(False)
-    cost = max(round((_lower_quartile(observed) - _lower_quartile(silent)) / operators), 0)
-    ctypes.CDLL(None).maya_set_range_cost(ctypes.c_int64(cost))
-    return REFERENCE_WORK_NS / max(min(silent), 1)
+    def __init__(self) -> None:
+        self._places = [_varied_work() for _ in range(PLACES)]
+        self._recent: deque[int] = deque(maxlen=RECENT)  # ns
+
+    def calibrate(self) -> None:
+        """Measures what observing an operator costs the host time that the emulator records, and has the records of
+        this process and of its forks leave it out: between the lower quartiles, which other processes on this
+        machine disturb little, of ROUNDS of work with and without."""
+        import torch
+
+        silent, observed = [], []
+        with torch.no_grad():
+            for work in self._places:
+                time.sleep(APART_SECONDS)
+                work()
+                for _ in range(ROUNDS // PLACES):
+                    silent.append(_account(work)[1])
+                    observe()
+                    operators, ns = _account(work)
+                    observed.append(ns)
+                    observe(False)
+        cost = max(round((_lower_quartile(observed) - _lower_quartile(silent)) / operators), 0)
+        ctypes.CDLL(None).maya_set_range_cost(ctypes.c_int64(cost))
+        self._recent.append(min(silent))
+
+    def measure(self) -> float:
+        """Once more, in a few ms; returns the fastest of the RECENT times."""
+        import torch
+
+        with torch.no_grad():
+            self._recent.append(min(_account(work)[1] for work in self._places for _ in range(2)))
+        return REFERENCE_WORK_NS / max(min(self._recent), 1)
 
 
 def _lower_quartile(values: list[int]) -> float:

@@ -17,8 +17,9 @@ import sys
 import traceback
 from typing import Any
 
-from maya.launch import operators, undrawn
+from maya.launch import undrawn
 from maya.launch.compiler import ChooseUntimed, hash_compiler, with_compiler
+from maya.launch.operators import HostSpeed
 from maya.launch.readings import READINGS
 
 # Modules that look at these while they are imported must be imported by each rank itself.
@@ -32,6 +33,7 @@ class Server:
         self.connection = connection
         self.buffer = b""
         self.children: dict[int, str] = {}  # pid -> name
+        self.host_speed: HostSpeed | None = None  # without PyTorch
         self.woken, waker = os.pipe()
         for end in (self.woken, waker):
             os.set_blocking(end, False)
@@ -66,13 +68,16 @@ class Server:
 
     def _handle(self, request: dict[str, Any]) -> None:
         if request["do"] == "warm":
-            self._send(warm(request["modules"]))
+            answer, self.host_speed = warm(request["modules"])
+            self._send(answer)
         elif request["do"] == "kill":
             self._kill(request["names"])
         else:
             self._fork(request)
 
     def _fork(self, request: dict[str, Any]) -> None:
+        if not self.children:
+            self._measure_host()
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -96,7 +101,14 @@ class Server:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 name = self.children.pop(pid)
+                if not self.children:
+                    self._measure_host()
                 self._send({"ended": name, "code": os.waitstatus_to_exitcode(status)})
+
+    def _measure_host(self) -> None:
+        """While no rank runs beside it."""
+        if self.host_speed:
+            self._send({"host_speed": self.host_speed.measure()})
 
     def _kill(self, names: list[str]) -> None:
         for pid, name in self.children.items():
@@ -120,7 +132,7 @@ def kill_group(pid: int) -> None:
             continue
 
 
-def warm(modules: list[str]) -> dict[str, Any]:
+def warm(modules: list[str]) -> tuple[dict[str, Any], HostSpeed | None]:
     """Imports `modules`. Says which of them read a rank's variables."""
     watched = type(os.environ)
     read: set[str] = set()
@@ -147,18 +159,14 @@ def warm(modules: list[str]) -> dict[str, Any]:
     hash_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
-    speed = 1.0
-    if torch:
-        speed = operators.calibrate()
+    host_speed = HostSpeed() if torch else None
+    if host_speed:
+        host_speed.calibrate()
         undrawn.leave_undrawn()
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
-    return {
-        "warm": imported,
-        "rank_dependent": rank_dependent,
-        "cuda_initialised": initialised,
-        "host_speed": speed,
-    }
+    answer = {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
+    return answer, host_speed
 
 
 def main() -> None:

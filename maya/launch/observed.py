@@ -35,7 +35,8 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
         return Observed(segment_hash or 0, 0)
     records = np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,))
     transfers = (records["kind"] == RecordKind.COLLECTIVE) & (records["peer"] >= 0)
-    communicators = _lines(path, "communicator")
+    table = path.with_suffix(".ops").read_text().splitlines()
+    communicators = _numbered(table, "communicator")
     used = frozenset(
         communicators[index]["family"]
         for index in np.unique(records["arg"][transfers]).tolist()
@@ -47,14 +48,13 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     blocks: tuple[int, ...] = ()
     if used and count - start >= LONG_ITERATION:
         places = {index: int(line["rank"]) for index, line in communicators.items()}
-        operations, contexts = _lines(path, "op"), _lines(path, "context")
+        operations, contexts = _numbered(table, "op"), _numbered(table, "context")
         told = blocks_of(records[start:], operations, contexts, places).hashes
         blocks = told if start else told[1:]
     return Observed(segment, count - start, used, blocks)
 
 
-def _lines(trace: Path, kind: str) -> dict[int, dict[str, Any]]:
+def _numbered(table: list[str], kind: str) -> dict[int, dict[str, Any]]:
     """Those lines of the .ops table beside a trace that number a `kind`, by that number."""
-    lines = trace.with_suffix(".ops").read_text().splitlines()
-    told = [json.loads(line) for line in lines if line.startswith(f'{{"{kind}"')]
+    told = [json.loads(line) for line in table if line.startswith(f'{{"{kind}"')]
     return {line[kind]: line for line in told}

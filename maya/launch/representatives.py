@@ -163,7 +163,7 @@ class Representatives:
     def _tell_between(self, axis: int, lower: int, upper: int, last: int) -> bool:
         blocks = {p: self.seen[self._at(axis, p)].blocks for p in (lower, upper, last)}
         share = Fraction(last - lower, upper - lower)
-        if hashes_in_line(blocks[lower], blocks[upper], share) != list(blocks[last]):
+        if hashes_in_line(blocks[lower], blocks[upper], share) != blocks[last]:
             return False
         self._told[axis] = frozenset(range(self.axes[axis].size)) - set(self._known(axis))
         return True
@@ -310,7 +310,7 @@ class Representatives:
             return []
         rank, line = self._line_check
         told = hashes_in_line(self.seen[line.lower].blocks, self.seen[line.upper].blocks, line.share)
-        return [] if told == list(self.seen[rank].blocks) else [rank]
+        return [] if told == self.seen[rank].blocks else [rank]
 
     def _new(self, ranks: Iterable[int]) -> list[int]:
         return sorted(set(ranks) - set(self.seen))

@@ -8,9 +8,10 @@ the loops of two stages have the same bodies, those of another have as many turn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ class Between:
     lower: int
     upper: int
     share: Fraction
+
+
+def telling(lines: Iterable[Between]) -> list[int]:
+    """The ranks that tell what those in line did, ascending."""
+    return sorted({rank for line in lines for rank in (line.lower, line.upper)})
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,8 @@ def _tokens(
     return token
 
 
-def loops(blocks: Sequence[int]) -> list[Loop]:
+@lru_cache(maxsize=16)  # the same few stages tell of all others
+def loops(blocks: tuple[int, ...]) -> tuple[Loop, ...]:
     """The blocks as loops one after another; a block that does not repeat is a loop of one turn."""
     found, at = [], 0
     while at < len(blocks):
@@ -110,9 +117,9 @@ def loops(blocks: Sequence[int]) -> list[Loop]:
             times = _turns(blocks, at, candidate)
             if times > 1 and times * candidate > turns * length:
                 length, turns = candidate, times
-        found.append(Loop(tuple(blocks[at : at + length]), turns, at))
+        found.append(Loop(blocks[at : at + length], turns, at))
         at += length * turns
-    return found
+    return tuple(found)
 
 
 def _turns(blocks: Sequence[int], at: int, length: int) -> int:
@@ -122,7 +129,7 @@ def _turns(blocks: Sequence[int], at: int, length: int) -> int:
     return turns
 
 
-def in_line(lower: Sequence[int], upper: Sequence[int], share: Fraction) -> list[tuple[Loop, int]] | None:
+def in_line(lower: tuple[int, ...], upper: tuple[int, ...], share: Fraction) -> list[tuple[Loop, int]] | None:
     """Loops of `lower` and how often the stage that is `share` of the way to `upper` goes round each; None where the
     two do not have the same loops."""
     one, other = loops(lower), loops(upper)
@@ -134,9 +141,9 @@ def in_line(lower: Sequence[int], upper: Sequence[int], share: Fraction) -> list
     return [(loop, int(count)) for loop, count in zip(one, turns, strict=True)]
 
 
-def hashes_in_line(lower: Sequence[int], upper: Sequence[int], share: Fraction) -> list[int] | None:
+def hashes_in_line(lower: tuple[int, ...], upper: tuple[int, ...], share: Fraction) -> tuple[int, ...] | None:
     line = in_line(lower, upper, share)
-    return None if line is None else [block for loop, turns in line for block in loop.body * turns]
+    return None if line is None else tuple(block for loop, turns in line for block in loop.body * turns)
 
 
 def records_in_line(

@@ -22,7 +22,7 @@ from maya.launch.layout import HEADER, rank_path
 from maya.launch.observed import LONG_ITERATION, Observed, observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
-from maya.launch.stages import Between, hashes_in_line
+from maya.launch.stages import Between, hashes_in_line, telling
 from maya.launch.steady import classes, repetitions, steady_period
 from maya.launch.types import Job, OutOfMemory, Run
 
@@ -181,8 +181,7 @@ class Watch:
     def _stages_in_line(self) -> bool:
         """Whether what was inferred of stages that did not run holds for the iteration that has just ended."""
         lines = self._inferred().values()
-        telling = {rank for line in lines for rank in (line.lower, line.upper)}
-        blocks = {rank: self._observed(rank).blocks for rank in telling}
+        blocks = {rank: self._observed(rank).blocks for rank in telling(lines)}
         return all(hashes_in_line(blocks[line.lower], blocks[line.upper], line.share) for line in lines)
 
     def _calls_if_long(self) -> int:
@@ -310,12 +309,12 @@ class Watch:
 
 
 def _said_of(inferred: dict[int, Between]) -> list[str]:
-    telling = sorted({rank for line in inferred.values() for rank in (line.lower, line.upper)})
     if not inferred:
         return []
+    ranks = " and ".join(map(str, telling(inferred.values())))
     return [
-        f"{len(inferred)} pipeline stages did not run: they go round the loops of ranks "
-        f"{' and '.join(map(str, telling))} as often as lies in line with these, which another stage confirms"
+        f"{len(inferred)} pipeline stages did not run: they go round the loops of ranks {ranks} as often as lies in "
+        "line with these, which another stage confirms"
     ]
 
 

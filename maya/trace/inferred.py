@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.launch.stages import Between, Blocks, blocks_of, records_in_line
+from maya.launch.stages import Between, Blocks, blocks_of, records_in_line, telling
 from maya.launch.types import Run
 from maya.trace.absent import Groups, as_seen_by
 from maya.trace.classes import as_rank
@@ -23,12 +23,8 @@ def inferred_ranks(run: Run, raw_of: dict[int, RawRank]) -> list[RawRank]:
     if run.topology is None:
         return []
     groups = Groups(run.topology)
-    blocks = {rank: _steady_blocks(run, raw_of[rank]) for rank in _telling(run)}
+    blocks = {rank: _steady_blocks(run, raw_of[rank]) for rank in telling(run.inferred.values())}
     return [_inferred(run, rank, line, raw_of, blocks, groups) for rank, line in run.inferred.items()]
-
-
-def _telling(run: Run) -> set[int]:
-    return {rank for line in run.inferred.values() for rank in (line.lower, line.upper)}
 
 
 def _bounds(run: Run, raw: RawRank) -> list[int]:

@@ -14,19 +14,19 @@ from maya.launch.stages import Blocks, blocks_of, hashes_in_line, loops, records
 START, RECEIVE, FORWARD, SEND, EXCHANGE, BACKWARD, STEP = range(7)
 
 
-def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[int]:
+def one_f_one_b(stage: int, stages: int, micro_batches: int) -> tuple[int, ...]:
     """The blocks of a stage in between, as Megatron's schedule has them."""
     warm_up = stages - stage - 1
     blocks = [START] + [RECEIVE, FORWARD, SEND] * warm_up + [RECEIVE]
     blocks += [FORWARD, EXCHANGE, BACKWARD, EXCHANGE] * (micro_batches - warm_up - 1)
     blocks += [FORWARD, EXCHANGE, BACKWARD, SEND] + [RECEIVE, BACKWARD, SEND] * warm_up
-    return [*blocks, STEP]
+    return (*blocks, STEP)
 
 
-@given(st.lists(st.integers(0, 3), max_size=60))
-def test_loops_are_the_blocks(blocks: list[int]) -> None:
+@given(st.lists(st.integers(0, 3), max_size=60).map(tuple))
+def test_loops_are_the_blocks(blocks: tuple[int, ...]) -> None:
     found = loops(blocks)
-    assert [block for loop in found for block in loop.body * loop.turns] == blocks
+    assert tuple(block for loop in found for block in loop.body * loop.turns) == blocks
     assert [loop.first for loop in found] == list(
         np.cumsum([0, *(len(loop.body) * loop.turns for loop in found)])[:-1]
     )
@@ -43,10 +43,10 @@ def test_a_stage_of_1f1b_lies_in_line(stages: int, spare: int, data: st.DataObje
 
 def test_stages_of_other_loops_tell_nothing() -> None:
     half = Fraction(1, 2)
-    assert hashes_in_line([1, 2, 2, 3], [1, 4, 4, 3], half) is None
-    assert hashes_in_line([1, 2, 2, 3], [1, 2, 2, 2, 3], half) is None  # two turns and a half
-    assert hashes_in_line([1, 2, 2, 3], [1, 2, 2, 2, 3], Fraction(3)) == [1, 2, 2, 2, 2, 2, 3]
-    assert hashes_in_line([1, 2, 2, 3], [1, 2, 2, 2, 3], Fraction(-3)) is None
+    assert hashes_in_line((1, 2, 2, 3), (1, 4, 4, 3), half) is None
+    assert hashes_in_line((1, 2, 2, 3), (1, 2, 2, 2, 3), half) is None  # two turns and a half
+    assert hashes_in_line((1, 2, 2, 3), (1, 2, 2, 2, 3), Fraction(3)) == (1, 2, 2, 2, 2, 2, 3)
+    assert hashes_in_line((1, 2, 2, 3), (1, 2, 2, 2, 3), Fraction(-3)) is None
 
 
 def test_blocks_are_told_by_what_is_called_wherever_the_peer() -> None:

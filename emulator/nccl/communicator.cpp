@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -29,6 +30,14 @@ constexpr int kYields = 50;            // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;
 
+// Variables of NCCL by which a cluster's collectives would go otherwise than they are estimated to.
+constexpr const char* kUnheeded[] = {
+    "NCCL_ALGO",          "NCCL_PROTO",       "NCCL_NTHREADS",       "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",      "NCCL_MAX_CTAS",    "NCCL_BUFFSIZE",       "NCCL_NVLS_ENABLE",   "NCCL_COLLNET_ENABLE",
+    "NCCL_P2P_DISABLE",   "NCCL_P2P_LEVEL",   "NCCL_SHM_DISABLE",    "NCCL_IB_DISABLE",    "NCCL_NET_GDR_LEVEL",
+    "NCCL_CROSS_NIC",     "NCCL_TUNER_PLUGIN",
+};
+
 // What the process knows of NCCL. Peers without a control file are communicators of this process
 // (ncclCommInitAll); their messages live in private memory.
 struct State {
@@ -51,6 +60,16 @@ struct State {
 State& state() {
   static State* const instance = new State;  // outlives threads that still call in at exit
   return *instance;
+}
+
+void note_unheeded() {
+  std::string set;
+  for (const char* variable : kUnheeded) {
+    const char* value = std::getenv(variable);
+    if (value) set += (set.empty() ? "" : ", ") + std::string(variable) + "=" + value;
+  }
+  if (set.empty()) return;
+  annotate("{\"note\": " + json_quote("not heeded: " + set + "; collectives take what NCCL chooses by itself") + "}");
 }
 
 std::string_view name(Collective collective) {
@@ -495,6 +514,7 @@ Communicator* create_communicator(std::uint64_t id, int size, int rank) {
   Communicator* comm = state().communicators.create(std::move(made));
   state().mailbox.announce(comm->id, static_cast<std::uint32_t>(rank),
                            {static_cast<std::uint32_t>(rank_config().rank), comm->channel});
+  if (index == 0) note_unheeded();
   annotate("{\"communicator\": " + std::to_string(index) + ", \"id\": " + json_quote(hexadecimal(comm->id)) +
            ", \"size\": " + std::to_string(size) + ", \"rank\": " + std::to_string(rank) + family + "}");
   return comm;

@@ -48,6 +48,14 @@ def test_data_parallel_ranks_are_one_class_and_the_script_ends_by_itself(predict
     assert sum(prediction["provenance"].values()) == pytest.approx(1.0)
 
 
+def test_variables_of_nccl_that_are_not_heeded_are_said(predict, monkeypatch):
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    prediction = predict(["--gpus", "4"], EXAMPLES / "gpt/train.py", *GPT)
+    (note,) = (note for note in prediction["notes"] if "NCCL_" in note)
+    assert "NCCL_ALGO=Tree" in note and "NCCL_DEBUG" not in note
+
+
 def test_fused_cross_entropy_saves_fsdp_the_logits_in_fp32(predict):
     fsdp = ["--layers", "2", "--hidden", "256", "--heads", "4", "--seq", "1024", "--vocab", "32768"]
     peaks = []

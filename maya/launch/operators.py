@@ -6,11 +6,10 @@ import ctypes
 import time
 from collections import deque
 from collections.abc import Callable
-from statistics import quantiles
 
 from maya.launch.environment import LaunchError
 
-ROUNDS = 25
+ROUNDS = 60
 # Where the work's own tensors lie can make it half as slow again: it is done in several places. Others' work on this
 # machine comes and goes in bursts of tens of ms, which time between places tells, and of seconds, which RECENT does.
 PLACES = 5
@@ -43,8 +42,8 @@ class HostSpeed:
 
     def calibrate(self) -> None:
         """Measures what observing an operator costs the host time that the emulator records, and has the records of
-        this process and of its forks leave it out: between the lower quartiles, which other processes on this
-        machine disturb little, of ROUNDS of work with and without."""
+        this process and of its forks leave it out: between the least that work took with and without in ROUNDS of
+        both. Less of them than that may all be disturbed, and would have too much left out."""
         import torch
 
         silent, observed = [], []
@@ -58,7 +57,7 @@ class HostSpeed:
                     operators, ns = _account(work)
                     observed.append(ns)
                     observe(False)
-        cost = max(round((_lower_quartile(observed) - _lower_quartile(silent)) / operators), 0)
+        cost = max(round((min(observed) - min(silent)) / operators), 0)
         ctypes.CDLL(None).maya_set_range_cost(ctypes.c_int64(cost))
         self._recent.append(min(silent))
 
@@ -69,10 +68,6 @@ class HostSpeed:
         with torch.no_grad():
             self._recent.append(min(_account(work)[1] for work in self._places for _ in range(2)))
         return REFERENCE_WORK_NS / max(min(self._recent), 1)
-
-
-def _lower_quartile(values: list[int]) -> float:
-    return quantiles(values, n=4)[0]
 
 
 def _varied_work() -> Callable[[], object]:

@@ -65,7 +65,7 @@ class Cluster(_Frozen):
     fabric: Literal["rail", "fat-tree"] = "rail"
     nodes_per_leaf: int = Field(default=1, gt=0)  # that reach each other without the spine
     oversubscription: float = Field(default=1.0, ge=1.0)  # of leaf switches: NIC rate below over uplink rate
-    # Of single threads, over the reference (maya/launch/operators.py).
+    # Of single threads, over the reference (maya/trace/host_speed.py).
     host_speed: float = Field(default=1.0, gt=0)
     price_per_gpu_hour: float | None = None  # USD
     sources: dict[str, str] = Field(default_factory=dict)  # figure -> where it is published

@@ -4,7 +4,8 @@
 //
 // What observing costs is kept out of the script's host time: the functions below at the end stand, by the dynamic
 // linker's choice, before PyTorch's own and take the time between the RecordFunction's making and the end of its
-// start callbacks, where PyTorch packs the operator's inputs for us, and that of its end.
+// start callbacks, where PyTorch packs the operator's inputs for us, and that of its end. The rest is alike for all
+// operators: records count them, and who reads records takes it off (maya/trace/host_speed.py).
 #include <dlfcn.h>
 
 #include <charconv>
@@ -80,7 +81,8 @@ void announce(const void* function, Shapes& shapes) noexcept {
   push_range(name ? name : "", text, function);
   ThreadState& thread = this_thread();
   ++thread.ranges;
-  thread.owed += process().range_ns;
+  thread.newest = thread.contexts_depth;
+  thread.before_newest = thread.host_ns;
 }
 
 // Has nothing to unwind when PyTorch throws: its exceptions do not agree with this library's static runtime.
@@ -92,7 +94,10 @@ void* start(void* context, const void* function) {
   return context;
 }
 
-void end(const void* function, void*) noexcept { pop_range(function); }
+void end(const void* function, void*) noexcept {
+  pop_range(function);
+  this_thread().newest = 0;
+}
 
 }  // namespace
 }  // namespace maya
@@ -116,19 +121,6 @@ int maya_observe_operators(int wanted) {
   }
   return 0;
 }
-
-// The calling thread's host time that no record has taken yet, in ns, and the operators observed on it: measured
-// with and without observing, they give maya_set_range_cost() its argument.
-void maya_thread_account(std::int64_t* host_ns, std::uint64_t* ranges) {
-  const maya::Call call;
-  const maya::ThreadState& thread = maya::this_thread();
-  *host_ns = thread.host_ns;
-  *ranges = thread.ranges;
-}
-
-// ns that observing an operator costs beyond the emulator's own time; the records of this process and of its forks
-// leave them out.
-void maya_set_range_cost(std::int64_t range_ns) { maya::process().range_ns = range_ns; }
 
 // at::RecordFunction::RecordFunction(at::StepCallbacks&&)
 void _ZN2at14RecordFunctionC1EONS_13StepCallbacksE(void* function, void* callbacks) noexcept {

@@ -25,8 +25,7 @@ struct Process {
   std::uint64_t steps = 0;
   std::atomic<std::uint64_t> device_operations{0};
   std::atomic<std::uint32_t> threads{0};
-  std::uint64_t observer = 0;             // PyTorch's handle of core/observer.cpp; 0: not observing
-  std::atomic<std::int64_t> range_ns{0};  // what observing an operator costs its thread beyond its Calls
+  std::uint64_t observer = 0;  // PyTorch's handle of core/observer.cpp; 0: not observing
 
   InternTable operations, contexts;
 
@@ -59,8 +58,9 @@ struct ThreadState {
   const void* owners[kDeepest] = {};        // who leaves them: see core/context.h
   std::uint64_t steps_mask = 0;       // which of them is an optimizer step
   bool describing = false;            // an operator for us, if a Described follows
-  std::int64_t owed = 0;              // ns of observing that the next records do not count
-  std::uint64_t ranges = 0;           // operators observed so far
+  std::uint64_t ranges = 0;           // operators observed that no record has counted yet
+  std::uint32_t newest = 0;           // depth of the operator that began since the last record and has not ended; 0: none
+  std::int64_t before_newest = 0;     // host_ns as it began
 };
 
 ThreadState& this_thread();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -76,11 +77,22 @@ void leave(ThreadState& thread) {
   if (!excuse(thread, thread.left - thread.entered)) thread.left = monotonic_ns();
 }
 
-// The host time for a new record. What observing cost more than the thread worked is left to the next one.
-std::uint64_t take_host_time(ThreadState& thread) {
-  const std::int64_t paid = std::min(thread.owed, thread.host_ns);
-  thread.owed -= paid;
-  return static_cast<std::uint64_t>(std::exchange(thread.host_ns, 0) - paid);
+struct HostTime {
+  std::uint64_t ns;
+  std::uint16_t ranges, within;
+};
+
+constexpr std::uint64_t kMost = std::numeric_limits<std::uint16_t>::max();
+
+// The account for a new record.
+HostTime take_host_time(ThreadState& thread) {
+  const bool first_of_newest = thread.newest && thread.newest == thread.contexts_depth;
+  const std::int64_t within = first_of_newest ? (thread.host_ns - thread.before_newest) / kWithinNs : 0;
+  const std::uint64_t ranges = std::min(thread.ranges, kMost);
+  thread.ranges -= ranges;
+  thread.newest = 0;
+  return {static_cast<std::uint64_t>(std::exchange(thread.host_ns, 0)), static_cast<std::uint16_t>(ranges),
+          static_cast<std::uint16_t>(std::min(static_cast<std::uint64_t>(within), kMost))};
 }
 
 // Stable storage for content hashes by id, read without a lock.
@@ -161,11 +173,11 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     if (device_work(kind)) self.device_operations.fetch_add(1, std::memory_order_relaxed);
     std::uint64_t arg = fields.arg;
     if (kind == RecordKind::kStep) arg = steps = ++self.steps;
-    const std::uint64_t host_ns = fields.flags & kGraph ? 0 : take_host_time(thread);
+    const HostTime host = fields.flags & kGraph ? HostTime{} : take_host_time(thread);
     Record& slot = self.trace.next();
     slot = Record{static_cast<std::uint8_t>(kind), fields.flags, static_cast<std::uint16_t>(thread.index), stream,
-                  op, context, host_ns, fields.size, arg,
-                  fields.sequence, fields.peer, fields.group, 0, self.segment_hash};
+                  op, context, host.ns, fields.size, arg,
+                  fields.sequence, fields.peer, fields.group, host.ranges, host.within, self.segment_hash};
     self.trace.commit();
     segment = self.segment_hash;
     if (kind == RecordKind::kStep) {

@@ -97,7 +97,8 @@ def _recorder_digest() -> str:
     """Of the code that launches and collates: a checkout changes without its version."""
     sources = [emulator_library()]
     for room in ("launch", "trace"):
-        sources += sorted(Path(str(files(f"maya.{room}"))).glob("*.py"))
+        for kind in ("*.py", "*.json"):
+            sources += sorted(Path(str(files(f"maya.{room}"))).glob(kind))
     return hashlib.sha256("".join(digest(path) for path in sources).encode()).hexdigest()
 
 

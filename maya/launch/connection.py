@@ -13,7 +13,7 @@ from maya.launch.environment import LaunchError
 
 
 class Connection:
-    """JSON lines to and from the fork server; knows which of its children live, and how fast it found this host."""
+    """JSON lines to and from the fork server; knows which of its children live."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -22,7 +22,6 @@ class Connection:
         self._selector = selectors.DefaultSelector()
         self._selector.register(end, selectors.EVENT_READ)
         self.living: dict[str, int] = {}  # name -> pid
-        self.host_speed = 1.0  # over the reference (launch/operators.py)
 
     def close(self) -> None:
         self._selector.close()
@@ -45,8 +44,6 @@ class Connection:
                 self.living[answer["started"]] = answer["pid"]
             elif "ended" in answer:
                 self.living.pop(answer["ended"], None)
-            elif "host_speed" in answer:
-                self.host_speed = answer["host_speed"]
             yield answer
 
     def kill(self, names: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 import subprocess
@@ -116,7 +115,7 @@ class ForkServer:
         finally:
             connection.kill_all()
             control.close()
-        return dataclasses.replace(run, host_speed=connection.host_speed)
+        return run
 
     @property
     def _device_dropped(self) -> bool:

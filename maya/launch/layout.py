@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 
 HEADER_BYTES: Final = 4096
-VERSION: Final = 1
+VERSION: Final = 2
 MAGIC: Final = b"MAYATRC1"
 FLAG_BLOCKING: Final = 1
 FLAG_GRAPH: Final = 2
+WITHIN_NS: Final = 4
 
 
 class RecordKind(IntEnum):
@@ -48,7 +49,8 @@ RAW_RECORD = np.dtype(
         ("sequence", "<u4"),
         ("peer", "<i4"),
         ("group", "<u4"),
-        ("reserved", "<u4"),
+        ("ranges", "<u2"),
+        ("within", "<u2"),
         ("hash", "<u8"),
     ]
 )

@@ -19,7 +19,6 @@ from typing import Any
 
 from maya.launch import undrawn
 from maya.launch.compiler import ChooseUntimed, hash_compiler, with_compiler
-from maya.launch.operators import HostSpeed
 from maya.launch.readings import READINGS
 
 # Modules that look at these while they are imported must be imported by each rank itself.
@@ -33,7 +32,6 @@ class Server:
         self.connection = connection
         self.buffer = b""
         self.children: dict[int, str] = {}  # pid -> name
-        self.host_speed: HostSpeed | None = None  # without PyTorch
         self.woken, waker = os.pipe()
         for end in (self.woken, waker):
             os.set_blocking(end, False)
@@ -68,16 +66,13 @@ class Server:
 
     def _handle(self, request: dict[str, Any]) -> None:
         if request["do"] == "warm":
-            answer, self.host_speed = warm(request["modules"])
-            self._send(answer)
+            self._send(warm(request["modules"]))
         elif request["do"] == "kill":
             self._kill(request["names"])
         else:
             self._fork(request)
 
     def _fork(self, request: dict[str, Any]) -> None:
-        if not self.children:
-            self._measure_host()
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -101,14 +96,7 @@ class Server:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 name = self.children.pop(pid)
-                if not self.children:
-                    self._measure_host()
                 self._send({"ended": name, "code": os.waitstatus_to_exitcode(status)})
-
-    def _measure_host(self) -> None:
-        """While no rank runs beside it."""
-        if self.host_speed:
-            self._send({"host_speed": self.host_speed.measure()})
 
     def _kill(self, names: list[str]) -> None:
         for pid, name in self.children.items():
@@ -132,7 +120,7 @@ def kill_group(pid: int) -> None:
             continue
 
 
-def warm(modules: list[str]) -> tuple[dict[str, Any], HostSpeed | None]:
+def warm(modules: list[str]) -> dict[str, Any]:
     """Imports `modules`. Says which of them read a rank's variables."""
     watched = type(os.environ)
     read: set[str] = set()
@@ -159,14 +147,11 @@ def warm(modules: list[str]) -> tuple[dict[str, Any], HostSpeed | None]:
     hash_compiler()
     torch = sys.modules.get("torch")
     initialised = bool(torch and torch.cuda.is_initialized())
-    host_speed = HostSpeed() if torch else None
-    if host_speed:
-        host_speed.calibrate()
+    if torch:
         undrawn.leave_undrawn()
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
-    answer = {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
-    return answer, host_speed
+    return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
 
 
 def main() -> None:

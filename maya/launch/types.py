@@ -81,7 +81,6 @@ class Run:
     topology: Topology | None = None  # of the world, when not every rank was started
     # Ranks in `representative_of` that were not started, and whose calls theirs lie between.
     inferred: dict[int, Between] = field(default_factory=dict)
-    host_speed: float = 1.0  # of this machine's single threads, over the reference (launch/operators.py)
 
     @property
     def merged(self) -> bool:

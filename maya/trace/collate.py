@@ -16,6 +16,7 @@ from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, announced_by_all, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
 from maya.trace.host import UndisturbedTimes, calls_alike
+from maya.trace.host_speed import host_speed, on_reference, spans_of
 from maya.trace.inferred import inferred_ranks
 from maya.trace.operations import OperationTable
 from maya.trace.period import find_period
@@ -31,6 +32,11 @@ from maya.trace.types import (
     RecordKind,
 )
 
+_UNKNOWN_SPEED = (
+    "how fast this machine is cannot be told by this script: its host time is as recorded here, not scaled to the "
+    "cluster's hosts"
+)
+
 
 @dataclass(frozen=True)
 class _Calls:
@@ -39,6 +45,12 @@ class _Calls:
     whole: RawRank  # with all records
     raw: RawRank
     alike: NDArray[np.int64]  # [records]
+
+    def on_reference(self, speed: float) -> _Calls:
+        """With the reference host's time, recorded on one `speed` times as fast."""
+        records = self.raw.records.copy()
+        records["host_ns"] = on_reference(records, speed)
+        return replace(self, raw=replace(self.raw, records=records))
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,11 @@ def collate(run: Run) -> JobTrace:
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
     calls = [_device_calls(raw) for raw in traced]
+    spans = spans_of([(each.raw, _second_step(each.raw, run)) for each in calls])
+    speed = host_speed(spans)
+    if speed is None:
+        notes.append(_UNKNOWN_SPEED)
+    calls = [each.on_reference(speed or 1.0) for each in calls]
     undisturbed = UndisturbedTimes.of([_samples(each, run) for each in calls])
     raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
     del calls
@@ -76,7 +93,7 @@ def collate(run: Run) -> JobTrace:
         members = {index: tuple(instances[local.id].members) for index, local in raw.communicators.items()}
         operations = table.intern(raw, cut.records, members)
         records, party = _rows(number, raw, cut.records, operations, lookup, class_of_rank, members)
-        records["host_ns"] = undisturbed.applied(cut.alike, records["host_ns"]) * run.host_speed
+        records["host_ns"] = undisturbed.applied(cut.alike, records["host_ns"])
         tables.append(records)
         parties.append(party)
     used = _keep_used(tables, parties, communicators)
@@ -95,7 +112,8 @@ def collate(run: Run) -> JobTrace:
         iterations_recorded=min(cut.iterations for cut in cuts),
         unsupported=tuple(dict.fromkeys(name for raw in raws for name in raw.unsupported)),
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
-        host_speed=run.host_speed,
+        host_speed=speed,
+        spans=spans,
         notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
 
@@ -162,7 +180,9 @@ def _device_calls(raw: RawRank) -> _Calls:
     irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
     rows = np.flatnonzero(~np.isin(raw.records["kind"], irregular))
     kept = raw.records[rows].copy()
-    kept["host_ns"] = np.diff(np.cumsum(raw.records["host_ns"])[rows], prepend=np.uint64(0))
+    for name in ("host_ns", "ranges"):
+        passed = np.diff(np.cumsum(raw.records[name].astype(np.uint64))[rows], prepend=np.uint64(0))
+        kept[name] = passed.clip(max=np.iinfo(kept[name].dtype).max)
     calls = replace(raw, records=kept)
     return _Calls(raw, calls, calls_alike(kept["kind"], contents(kept, raw.operations, raw.contexts)))
 
@@ -171,9 +191,14 @@ def _samples(calls: _Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int
     """(alike, host_ns) of the calls that tell what a steady one costs: none of the first step where there are more.
     What compilers time there, in loops of hundreds of calls, is like no other."""
     records = calls.raw.records
-    steps = np.flatnonzero(records["kind"] == RecordKind.STEP)
-    start = int(steps[0]) + 1 if run.steady[0] > 0 and len(steps) else 0
+    start = _second_step(calls.raw, run)
     return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
+
+
+def _second_step(raw: RawRank, run: Run) -> int:
+    """Where the calls after the first step begin; 0 where there are none that count."""
+    steps = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
+    return int(steps[0]) + 1 if run.steady[0] > 0 and len(steps) else 0
 
 
 def _cut_by_period(calls: _Calls, notes: list[str]) -> _Cut:

@@ -26,9 +26,10 @@ from maya.trace.types import (
     Operation,
     Operator,
     RankTrace,
+    Spans,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2
 _KINDS: Final[dict[str, type[Any]]] = {
     "kernel": Kernel,
     "gemm": Gemm,
@@ -76,6 +77,7 @@ def _job(trace: JobTrace) -> dict[str, Any]:
         "launched": trace.launched,
         "checked": trace.checked,
         "host_speed": trace.host_speed,
+        "spans": {operator: asdict(spans) for operator, spans in trace.spans.items()},
         "iterations_recorded": trace.iterations_recorded,
         "ranks": [
             {
@@ -114,8 +116,9 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         ranks=tuple(ranks),
         class_of_rank=arrays["class_of_rank"],
         launched=job["launched"],
-        checked=job.get("checked", 0),
-        host_speed=job.get("host_speed", 1.0),
+        checked=job["checked"],
+        host_speed=job["host_speed"],
+        spans={operator: Spans(**members) for operator, members in job["spans"].items()},
         operations=tuple(_operation(members) for members in job["operations"]),
         communicators=tuple(_communicator(members) for members in job["communicators"]),
         iterations_recorded=job["iterations_recorded"],

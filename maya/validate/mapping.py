@@ -149,8 +149,8 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # older, by source and device: fitted on the fit share (scripts/fit/host).
 HOST_SPEEDS = {
     ("vtrain", "a100_sxm"): 0.648,  # Megatron-DeepSpeed of 2021 with TorchScript
-    ("megatron_lm_golden", "a100_sxm"): 0.42,
-    ("megatron_lm_golden", "h100_sxm"): 0.648,
+    ("megatron_lm_golden", "a100_sxm"): 0.386,
+    ("megatron_lm_golden", "h100_sxm"): 0.595,
 }
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of a

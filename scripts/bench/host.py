@@ -1,11 +1,13 @@
-"""Prints the host time that is recorded of an iteration while PyTorch's operators are observed, against that of
-the same script's silent iterations: what observing costs must not be in the record."""
+"""Prints the host time of an iteration while PyTorch's operators are observed, against that of the same script's
+silent iterations: what observing costs must not be in it. Both are the reference host's; what was not kept out, over
+the number of operators, is what maya.trace.host_speed.OBSERVING_NS is short of."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,11 @@ from maya.clusters import load
 from maya.launch import ForkServer, Job
 from maya.launch.layout import rank_path
 from maya.trace.format import read_rank
+from maya.trace.host_speed import host_speed, on_reference, spans_of
 from maya.trace.types import RecordKind
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PAIRS = 10
+PAIRS = 28
 STEPS = f"{2 * PAIRS + 4}"  # the first two iterations compile and allocate
 COMMANDS = {
     "GPT": f"gpt/train.py --layers 12 --hidden 768 --heads 12 --seq 256 --micro-batch-size 1 --iterations {STEPS}",
@@ -51,19 +54,30 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def host_ms(server: ForkServer, work: Path, command: str) -> tuple[list[float], list[float]]:
-    """Recorded host time of the observed and of the silent iterations, in ms."""
+@dataclass(frozen=True)
+class Measured:
+    observed_ms: list[float]  # host time of iterations
+    silent_ms: list[float]
+    operators: int  # of an observed one
+    host_speed: float
+
+
+def measure(server: ForkServer, work: Path, command: str) -> Measured:
     (work / "alternating.py").write_text(ALTERNATING)
     script, *argv = command.split()
     job = Job(str(work / "alternating.py"), (str(EXAMPLES / script), *argv), iterations=PAIRS)
     run = server.run(job, work / "run")
     if run.status != "traced":
         sys.exit(run.traceback)
-    records = read_rank(rank_path(work / "run", 0)).records
-    ends = np.flatnonzero(records["kind"] == RecordKind.STEP)
-    total = np.concatenate(([0], np.cumsum(records["host_ns"].astype(np.int64))))
+    raw = read_rank(rank_path(work / "run", 0))
+    ends = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
+    speed = host_speed(spans_of([(raw, int(ends[0]) + 1)]))
+    if speed is None:
+        sys.exit(f"{command}: too few operators to tell how fast this machine is")
+    total = np.concatenate(([0], np.cumsum(on_reference(raw.records, speed).astype(np.int64))))
     iterations = np.diff(total[ends + 1]) / 1e6  # from the second on, which is silent
-    return iterations[3::2].tolist(), iterations[2::2].tolist()
+    operators = np.diff(np.cumsum(raw.records["ranges"].astype(np.int64))[ends])
+    return Measured(iterations[3::2].tolist(), iterations[2::2].tolist(), int(operators.max()), speed)
 
 
 def main() -> None:
@@ -73,12 +87,16 @@ def main() -> None:
             tempfile.TemporaryDirectory(prefix="maya-bench-") as work,
             ForkServer(load("dgx-h100")) as server,
         ):
-            observed, silent = host_ms(server, Path(work), COMMANDS[name])
-        ratios = [one / other for one, other in zip(observed, silent, strict=False)]
+            found = measure(server, Path(work), COMMANDS[name])
+        ratios = [one / other for one, other in zip(found.observed_ms, found.silent_ms, strict=False)]
+        short = (min(found.observed_ms) - min(found.silent_ms)) * 1e6 / found.operators
         print(
-            f"{name:10s} silent {statistics.median(silent):7.2f} ms   observed {statistics.median(observed):7.2f} ms"
+            f"{name:10s} silent {statistics.median(found.silent_ms):7.2f} ms"
+            f"   observed {statistics.median(found.observed_ms):7.2f} ms"
             f"   median ratio {statistics.median(ratios):.3f} of {len(ratios)}"
-            f" (quartiles {np.percentile(ratios, 25):.3f} to {np.percentile(ratios, 75):.3f})",
+            f" (quartiles {np.percentile(ratios, 25):.3f} to {np.percentile(ratios, 75):.3f})"
+            f"   of the least {min(found.observed_ms) / min(found.silent_ms):.3f}: {short:+.0f} ns an operator"
+            f"   host {found.host_speed:.2f}",
             flush=True,
         )
 

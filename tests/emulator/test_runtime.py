@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maya.launch.layout import HEADER, rank_path
+from maya.launch.layout import HEADER, WITHIN_NS, rank_path
 from maya.trace.format import read_rank
 from maya.trace.types import RecordKind
 
@@ -140,20 +140,27 @@ def test_operator_of_symbolic_sizes_leaves_the_context_of_others_alone(emulate: 
     assert contexts == ["outer"]
 
 
-def test_host_time_leaves_out_what_observing_costs(emulate: Emulate) -> None:
-    program = """
-        import torch
-        library = ctypes.CDLL(None)
-        library.maya_set_range_cost(ctypes.c_int64({nanoseconds}))
+def test_records_tell_operators_and_the_host_time_within_the_last(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch, time
         x = torch.ones(4, device="cuda")
-        library.maya_observe_operators(1)
+        ctypes.CDLL(None).maya_observe_operators(1)
         for _ in range(10):
+            time.sleep(0)
+            x.view(2, 2).view(4)
             x.add_(1)
-    """
-    run = emulate(program.format(nanoseconds=0))
-    assert (run.trace.records["host_ns"][-10:] > 0).all()
-    run = emulate(program.format(nanoseconds=10**12))
-    assert (run.trace.records["host_ns"][-10:] == 0).all()
+        with torch.autograd.profiler.record_function("outer"):
+            x.add_(1)
+            torch.cuda.current_stream().synchronize()
+        """
+    )
+    adds, (synchronized,) = run.trace.records[-12:-2], run.trace.records[-1:]
+    assert adds["ranges"].tolist()[1:] == [3] * 9  # two views, and itself
+    assert (adds["within"] > 0).all()
+    assert (adds["within"].astype(int) * WITHIN_NS < adds["host_ns"]).all()
+    assert synchronized["ranges"] == 0
+    assert synchronized["within"] == 0  # its operator began before the last call
 
 
 def test_script_may_use_pytorchs_profiler(emulate: Emulate) -> None:

@@ -36,7 +36,6 @@ def test_endless_data_parallel_training_ends_by_itself_as_one_class(launch: Laun
     assert run.status == "traced", run.traceback
     assert run.representative_of == (0, 0, 0, 0)
     assert run.period == 1
-    assert 0.02 < run.host_speed < 20  # what operators take here is of the order of what the reference takes
     assert 2 <= run.steady[1] - run.steady[0] < WARM_STEPS
 
 

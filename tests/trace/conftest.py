@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maya.launch.layout import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, rank_path
+from maya.launch.layout import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, VERSION, rank_path
 from maya.trace.types import RecordKind
 
 
@@ -56,7 +56,7 @@ class RankWriter:
     def write(self, directory: Path) -> Path:
         path = rank_path(directory, self.rank)
         header = np.zeros(1, HEADER)
-        header["magic"], header["version"] = MAGIC, 1
+        header["magic"], header["version"] = MAGIC, VERSION
         header["rank"], header["world"], header["records"] = self.rank, self.world, len(self.records)
         header["capacity_bytes"], header["context_bytes"], header["peak_reserved_bytes"] = 80 << 30, 500, 1000
         records = np.zeros(len(self.records), RAW_RECORD)

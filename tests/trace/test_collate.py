@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +64,6 @@ def test_what_a_compiler_times_before_the_first_step_tells_nothing_of_host_time(
         job = collate(run_of(tmp_path, (0,), (1, 11)))
         times.append(job.ranks[0].records["host_ns"].tolist())
     assert times[0] == times[1]
-
-
-def test_host_time_is_that_of_the_reference_host(rank_writer: Any, tmp_path: Path) -> None:
-    rank = rank_writer()
-    training(rank, lambda r: r.kernel("a", host_ns=1000))
-    rank.write(tmp_path)
-    run = run_of(tmp_path, (0,))
-    as_recorded, twice_as_fast = collate(run), collate(dataclasses.replace(run, host_speed=2.0))
-    assert as_recorded.ranks[0].records["host_ns"][0] == 1000
-    assert twice_as_fast.ranks[0].records["host_ns"][0] == 2000
-    assert (as_recorded.host_speed, twice_as_fast.host_speed) == (1.0, 2.0)
 
 
 def test_iteration_of_two_steps(rank_writer: Any, tmp_path: Path) -> None:
@@ -240,7 +228,7 @@ def test_communicators_that_cannot_be_told_of_ranks_merged_early_are_noted(
 ) -> None:
     merged_early(rank_writer, tmp_path, [], [[(0,), (1, 2, 3)]])
     job = collate(run_of(tmp_path, (0, 0, 2, 2)))
-    (note,) = job.notes
+    note, _ = job.notes  # and that this machine's speed is not known
     assert "stopped as copies before they made" in note and "--ranks all" in note
 
 
@@ -332,4 +320,4 @@ def test_stages_that_call_alike_but_wait_for_different_ones_are_told_apart(
     receives = [rank.records["rendezvous"][0] for rank in job.ranks[1:]]
     assert sends == receives
     assert len(set(sends)) == 4
-    assert job.notes == ()
+    assert len(job.notes) == 1  # that this machine's speed is not known

@@ -31,13 +31,16 @@ def test_layout_is_the_emulators() -> None:
     assert RAW_RECORD.itemsize == 64
     fields = RAW_RECORD.fields
     assert fields is not None
-    assert {n: fields[n][1] for n in ("host_ns", "size", "arg", "sequence", "peer", "group", "hash")} == {
+    names = ("host_ns", "size", "arg", "sequence", "peer", "group", "ranges", "within", "hash")
+    assert {n: fields[n][1] for n in names} == {
         "host_ns": 16,
         "size": 24,
         "arg": 32,
         "sequence": 40,
         "peer": 44,
         "group": 48,
+        "ranges": 52,
+        "within": 54,
         "hash": 56,
     }
     header = HEADER.fields

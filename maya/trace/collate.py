@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.launch.content import contents
 from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
 from maya.launch.types import Run
 from maya.trace.absent import announce_all
+from maya.trace.agreement import join_ranks
 from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, announced_by_all, fold, join_instances
-from maya.trace.format import RawRank, TraceError, read_communicators, read_rank, signatures
-from maya.trace.host import UndisturbedTimes, calls_alike
+from maya.trace.format import RawRank, TraceError, read_communicators, read_rank
+from maya.trace.host import UndisturbedTimes
 from maya.trace.host_speed import host_speed, on_reference, spans_of
 from maya.trace.inferred import inferred_ranks
+from maya.trace.iteration import Calls, Cut, device_calls, samples, second_step, steady_iteration
 from maya.trace.operations import OperationTable
-from maya.trace.period import find_period
-from maya.trace.rendezvous import PARTY, count_within, join
+from maya.trace.rendezvous import PARTY, count_within
 from maya.trace.types import (
     ALLOCATION,
     RECORD,
-    Collective,
     Communicator,
     JobTrace,
-    Operation,
     RankTrace,
     RecordKind,
 )
@@ -36,30 +33,6 @@ _UNKNOWN_SPEED = (
     "how fast this machine is cannot be told by this script: its host time is as recorded here, not scaled to the "
     "cluster's hosts"
 )
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """A rank's device calls from its start, and which of them are alike (trace/host.py), on all ranks."""
-
-    whole: RawRank  # with all records
-    raw: RawRank
-    alike: NDArray[np.int64]  # [records]
-
-    def on_reference(self, speed: float) -> _Calls:
-        """With the reference host's time, recorded on one `speed` times as fast."""
-        records = self.raw.records.copy()
-        records["host_ns"] = on_reference(records, speed)
-        return replace(self, raw=replace(self.raw, records=records))
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """One rank's steady iteration: raw records, host_ns the median over `iterations` recorded ones."""
-
-    records: NDArray[np.void]
-    alike: NDArray[np.int64]  # [records]
-    iterations: int
 
 
 def collate(run: Run) -> JobTrace:
@@ -76,13 +49,14 @@ def collate(run: Run) -> JobTrace:
     announced = _announced(run, traced, notes)
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
-    calls = [_device_calls(raw) for raw in traced]
-    spans = spans_of([(each.raw, _second_step(each.raw, run)) for each in calls])
+    calls = [device_calls(raw) for raw in traced]
+    spans = spans_of([(each.raw, second_step(each.raw, run)) for each in calls])
     speed = host_speed(spans)
     if speed is None:
         notes.append(_UNKNOWN_SPEED)
-    calls = [each.on_reference(speed or 1.0) for each in calls]
-    undisturbed = UndisturbedTimes.of([_samples(each, run) for each in calls])
+    for each in calls:
+        each.raw.records["host_ns"] = on_reference(each.raw.records, speed or 1.0)
+    undisturbed = UndisturbedTimes.of([samples(each, run) for each in calls])
     raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
     del calls
     representatives = [raw.rank for raw in raws]
@@ -97,7 +71,7 @@ def collate(run: Run) -> JobTrace:
         tables.append(records)
         parties.append(party)
     used = _keep_used(tables, parties, communicators)
-    _join_ranks(tables, parties, used, table.operations, class_of_rank, representatives, notes)
+    join_ranks(tables, parties, used, table.operations, class_of_rank, representatives, notes)
     return JobTrace(
         world=run.world,
         ranks=tuple(
@@ -119,10 +93,10 @@ def collate(run: Run) -> JobTrace:
 
 
 def _classes(
-    run: Run, calls: list[_Calls], announced: Announced, instances: dict[str, Instance], notes: list[str]
-) -> tuple[list[RawRank], list[_Cut], NDArray[np.int32]]:
+    run: Run, calls: list[Calls], announced: Announced, instances: dict[str, Instance], notes: list[str]
+) -> tuple[list[RawRank], list[Cut], NDArray[np.int32]]:
     """(trace, iteration) of each class of ranks that make the same calls and meet the same classes."""
-    cut_of = {each.raw.rank: _cut(each, run, notes) for each in calls}
+    cut_of = {each.raw.rank: steady_iteration(each, run, notes) for each in calls}
     raw_of = {each.raw.rank: each.whole for each in calls}
     lanes = {rank: lanes_of(cut_of[rank].records, raw.communicators) for rank, raw in raw_of.items()}
     class_of_rank = refine(run.representative_of, lanes, announced, instances).astype(np.int32)
@@ -151,83 +125,6 @@ def _announced(run: Run, raws: list[RawRank], notes: list[str]) -> Announced:
     announced, untold = announced_by_all(announced, run.representative_of, run.world)
     notes += untold
     return announced
-
-
-# --- the steady iteration ---------------------------------------------------------------------------------
-
-
-def _cut(calls: _Calls, run: Run, notes: list[str]) -> _Cut:
-    first, last = run.steady
-    if last <= first:
-        return _cut_by_period(calls, notes)
-    raw = calls.raw
-    is_step = raw.records["kind"] == RecordKind.STEP
-    row_of_step = {int(raw.records["arg"][row]): int(row) for row in np.flatnonzero(is_step)}
-    marks = range(first, last + 1, run.period)
-    missing = [step for step in marks if step > 0 and step not in row_of_step]
-    if missing or (last - first) % run.period:
-        raise TraceError(
-            f"{raw.path}: steady steps ({first}, {last}] in periods of {run.period}, "
-            f"recorded are steps {min(row_of_step, default=0)} to {max(row_of_step, default=0)}"
-        )
-    bounds = [row_of_step[step] + 1 if step > 0 else 0 for step in marks]
-    return _median(calls, bounds, notes)
-
-
-def _device_calls(raw: RawRank) -> _Calls:
-    """Without what differs between like iterations: the caching allocator's trips to the driver. Their host
-    time goes to the next call."""
-    irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
-    rows = np.flatnonzero(~np.isin(raw.records["kind"], irregular))
-    kept = raw.records[rows].copy()
-    for name in ("host_ns", "ranges"):
-        passed = np.diff(np.cumsum(raw.records[name].astype(np.uint64))[rows], prepend=np.uint64(0))
-        kept[name] = passed.clip(max=np.iinfo(kept[name].dtype).max)
-    calls = replace(raw, records=kept)
-    return _Calls(raw, calls, calls_alike(kept["kind"], contents(kept, raw.operations, raw.contexts)))
-
-
-def _samples(calls: _Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(alike, host_ns) of the calls that tell what a steady one costs: none of the first step where there are more.
-    What compilers time there, in loops of hundreds of calls, is like no other."""
-    records = calls.raw.records
-    start = _second_step(calls.raw, run)
-    return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
-
-
-def _second_step(raw: RawRank, run: Run) -> int:
-    """Where the calls after the first step begin; 0 where there are none that count."""
-    steps = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
-    return int(steps[0]) + 1 if run.steady[0] > 0 and len(steps) else 0
-
-
-def _cut_by_period(calls: _Calls, notes: list[str]) -> _Cut:
-    """A script without optimizer steps: what its calls repeat at the end."""
-    raw = calls.raw
-    period = find_period(signatures(raw))
-    if period is None:
-        notes.append(f"rank {raw.rank}: no optimizer step and no repetition; its whole run is one iteration")
-        return _Cut(raw.records, calls.alike, 1)
-    start, length = period
-    bounds = list(range(start, len(raw.records) + 1, length))
-    notes.append(f"rank {raw.rank}: no optimizer step; an iteration is the {length} calls that repeat")
-    return _median(calls, bounds, notes)
-
-
-def _median(calls: _Calls, bounds: list[int], notes: list[str]) -> _Cut:
-    """The last of the iterations between `bounds`, with the median host time of those equal to it."""
-    raw = calls.raw
-    signature = signatures(raw)
-    last = slice(bounds[-2], bounds[-1])
-    alike = [slice(a, b) for a, b in pairwise(bounds) if np.array_equal(signature[a:b], signature[last])]
-    if len(alike) < len(bounds) - 1:
-        notes.append(
-            f"rank {raw.rank}: {len(alike)} of {len(bounds) - 1} steady iterations equal the last one"
-        )
-    records = raw.records[last].copy()
-    host = np.stack([raw.records["host_ns"][part] for part in alike])
-    records["host_ns"] = np.median(host, axis=0).astype(np.uint64)
-    return _Cut(records, calls.alike[last], len(alike))
 
 
 # --- one rank ---------------------------------------------------------------------------------------------
@@ -365,87 +262,3 @@ def _keep_used(
         records["communicator"][party["row"]] = party["communicator"]
     kept = [communicators[number] for number in used]
     return tuple(replace(communicator, id=n) for n, communicator in enumerate(kept))
-
-
-def _join_ranks(
-    tables: list[NDArray[np.void]],
-    parties: list[NDArray[np.void]],
-    communicators: tuple[Communicator, ...],
-    operations: tuple[Operation, ...],
-    class_of_rank: NDArray[np.int32],
-    representatives: list[int],
-    notes: list[str],
-) -> None:
-    """Numbers the rendezvous in `tables`, having checked that the parties agree on them."""
-    party = np.concatenate(parties)
-    _check_counts(party, communicators, representatives)
-    number, found = join(party)
-    for rank_class, records in enumerate(tables):
-        own = party["class"] == rank_class
-        records["rendezvous"][party["row"][own]] = number[own]
-    _check_kinds(tables, party, number, operations, representatives)
-    _check_transfers(party[~found], class_of_rank, representatives, notes)
-
-
-def _check_counts(
-    party: NDArray[np.void], communicators: tuple[Communicator, ...], representatives: list[int]
-) -> None:
-    for communicator in communicators:
-        own = party[(party["communicator"] == communicator.id) & (party["peer"] < 0)]
-        if not len(own):
-            continue
-        calls = {c: int((own["class"] == c).sum()) for c in communicator.classes}
-        if len(set(calls.values())) > 1:
-            listed = ", ".join(f"rank {representatives[c]}: {n}" for c, n in calls.items())
-            raise TraceError(
-                f"communicator {communicator.id} (ranks {_listed(communicator.members)}): its members "
-                f"disagree on how many collectives an iteration has ({listed})"
-            )
-
-
-def _check_kinds(
-    tables: list[NDArray[np.void]],
-    party: NDArray[np.void],
-    number: NDArray[np.int32],
-    operations: tuple[Operation, ...],
-    representatives: list[int],
-) -> None:
-    names = np.array([op.collective if isinstance(op, Collective) else "" for op in operations] or [""])
-    _, code_of_operation = np.unique(names, return_inverse=True)
-    operation = np.empty(len(party), np.int64)
-    for rank_class, records in enumerate(tables):
-        own = party["class"] == rank_class
-        operation[own] = records["operation"][party["row"][own]]
-    code = code_of_operation.reshape(-1)[operation] if len(party) else np.empty(0, np.int64)
-    first = np.full(int(number.max(initial=-1)) + 1, -1)
-    first[number[::-1]] = np.arange(len(number))[::-1]
-    for row in np.flatnonzero((code != code[first[number]]) & (party["peer"] < 0)):
-        other = first[number[row]]
-        raise TraceError(
-            f"communicator {party['communicator'][row]}, collective {party['sequence'][row]} of the "
-            f"iteration: rank {representatives[party['class'][other]]} calls {names[operation[other]]}, "
-            f"rank {representatives[party['class'][row]]} calls {names[operation[row]]}"
-        )
-
-
-def _check_transfers(
-    alone: NDArray[np.void], class_of_rank: NDArray[np.int32], representatives: list[int], notes: list[str]
-) -> None:
-    """A transfer without other side is an error between single ranks; else its peer is not simulated."""
-    sizes = np.bincount(class_of_rank, minlength=len(representatives))
-    for side in alone:
-        own, peer = int(side["class"]), int(side["peer_class"])
-        if peer >= 0 and sizes[own] == 1 and sizes[peer] == 1:
-            here, there = representatives[own], representatives[peer]
-            verb, back = ("sends to", "receives") if side["sends"] else ("receives from", "sends")
-            raise TraceError(
-                f"communicator {side['communicator']}: rank {here} {verb} rank {there} "
-                f"{side['sequence'] + 1} times an iteration, rank {there} {back} {side['sequence']}"
-            )
-    if len(alone):
-        notes.append(f"{len(alone)} transfers go to ranks that are not simulated; they wait for nobody")
-
-
-def _listed(members: tuple[int, ...]) -> str:
-    shown = ", ".join("?" if m < 0 else str(m) for m in members[:8])
-    return shown + (", ..." if len(members) > 8 else "")

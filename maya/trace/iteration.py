@@ -1,0 +1,108 @@
+"""Cuts the steady iteration out of what a rank recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.launch.content import contents
+from maya.launch.types import Run
+from maya.trace.format import RawRank, TraceError, signatures
+from maya.trace.host import calls_alike
+from maya.trace.period import find_period
+from maya.trace.types import RecordKind
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A rank's device calls from its start, and which of them are alike (trace/host.py), on all ranks."""
+
+    whole: RawRank  # with all records
+    raw: RawRank  # of its own
+    alike: NDArray[np.int64]  # [records]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One rank's steady iteration: raw records, host_ns the median over `iterations` recorded ones."""
+
+    records: NDArray[np.void]
+    alike: NDArray[np.int64]  # [records]
+    iterations: int
+
+
+def steady_iteration(calls: Calls, run: Run, notes: list[str]) -> Cut:
+    first, last = run.steady
+    if last <= first:
+        return _cut_by_period(calls, notes)
+    raw = calls.raw
+    is_step = raw.records["kind"] == RecordKind.STEP
+    row_of_step = {int(raw.records["arg"][row]): int(row) for row in np.flatnonzero(is_step)}
+    marks = range(first, last + 1, run.period)
+    missing = [step for step in marks if step > 0 and step not in row_of_step]
+    if missing or (last - first) % run.period:
+        raise TraceError(
+            f"{raw.path}: steady steps ({first}, {last}] in periods of {run.period}, "
+            f"recorded are steps {min(row_of_step, default=0)} to {max(row_of_step, default=0)}"
+        )
+    bounds = [row_of_step[step] + 1 if step > 0 else 0 for step in marks]
+    return _median(calls, bounds, notes)
+
+
+def device_calls(raw: RawRank) -> Calls:
+    """Without what differs between like iterations: the caching allocator's trips to the driver. Their host
+    time goes to the next call."""
+    irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
+    rows = np.flatnonzero(~np.isin(raw.records["kind"], irregular))
+    kept = raw.records[rows].copy()
+    for name in ("host_ns", "ranges"):
+        passed = np.diff(np.cumsum(raw.records[name].astype(np.uint64))[rows], prepend=np.uint64(0))
+        kept[name] = passed.clip(max=np.iinfo(kept[name].dtype).max)
+    calls = replace(raw, records=kept)
+    return Calls(raw, calls, calls_alike(kept["kind"], contents(kept, raw.operations, raw.contexts)))
+
+
+def samples(calls: Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(alike, host_ns) of the calls that tell what a steady one costs: none of the first step where there are more.
+    What compilers time there, in loops of hundreds of calls, is like no other."""
+    records = calls.raw.records
+    start = second_step(calls.raw, run)
+    return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
+
+
+def second_step(raw: RawRank, run: Run) -> int:
+    """Where the calls after the first step begin; 0 where there are none that count."""
+    steps = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
+    return int(steps[0]) + 1 if run.steady[0] > 0 and len(steps) else 0
+
+
+def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
+    """A script without optimizer steps: what its calls repeat at the end."""
+    raw = calls.raw
+    period = find_period(signatures(raw))
+    if period is None:
+        notes.append(f"rank {raw.rank}: no optimizer step and no repetition; its whole run is one iteration")
+        return Cut(raw.records, calls.alike, 1)
+    start, length = period
+    bounds = list(range(start, len(raw.records) + 1, length))
+    notes.append(f"rank {raw.rank}: no optimizer step; an iteration is the {length} calls that repeat")
+    return _median(calls, bounds, notes)
+
+
+def _median(calls: Calls, bounds: list[int], notes: list[str]) -> Cut:
+    """The last of the iterations between `bounds`, with the median host time of those equal to it."""
+    raw = calls.raw
+    signature = signatures(raw)
+    last = slice(bounds[-2], bounds[-1])
+    alike = [slice(a, b) for a, b in pairwise(bounds) if np.array_equal(signature[a:b], signature[last])]
+    if len(alike) < len(bounds) - 1:
+        notes.append(
+            f"rank {raw.rank}: {len(alike)} of {len(bounds) - 1} steady iterations equal the last one"
+        )
+    records = raw.records[last].copy()
+    host = np.stack([raw.records["host_ns"][part] for part in alike])
+    records["host_ns"] = np.median(host, axis=0).astype(np.uint64)
+    return Cut(records, calls.alike[last], len(alike))

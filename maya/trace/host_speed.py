@@ -1,8 +1,8 @@
 """How fast the recording machine was while it recorded, over a reference host, by PyTorch's operators in the trace.
 
-What passes on the host from where an operator begins to its first device call is PyTorch's own C++, alike in all
-scripts: each recording times hundreds of thousands of such spans, in the very caches, on the very cores and beside the
-very neighbours that its script's other host time was spent with.
+What passes on the host from where an operator begins to its first device call is PyTorch's own C++, much alike in all
+scripts: each recording times thousands of such spans, in the very caches, on the very cores and beside the very
+neighbours that its script's other host time was spent with.
 """
 
 from __future__ import annotations

@@ -42,14 +42,13 @@ def spans_of(raws: Sequence[tuple[RawRank, int]]) -> dict[str, Spans]:
         samples.append((numbers[inverse.reshape(-1)], records["within"].astype(np.int64) * WITHIN_NS))
     if not names:
         return {}
-    numbers, count = np.unique(np.concatenate([numbers for numbers, _ in samples]), return_counts=True)
-    count_of = dict(zip(numbers.tolist(), count.tolist(), strict=True))
+    count = np.bincount(np.concatenate([numbers for numbers, _ in samples])).tolist()
     operators = list(names)
     least = UndisturbedTimes.of(samples)
     return {
-        operators[number]: Spans(float(ns), count_of[number])
+        operators[number]: Spans(float(ns), count[number])
         for number, ns in zip(least.alike.tolist(), least.host_ns.tolist(), strict=True)
-        if count_of[number] >= FEWEST and ns > 0
+        if count[number] >= FEWEST and ns > 0
     }
 
 
@@ -62,7 +61,7 @@ def host_speed(spans: Mapping[str, Spans]) -> float | None:
         return None
     ratios = np.array([there.within_ns / here.least_ns for here, there in known])
     sure = np.array([min(here.count, ENOUGH) ** 0.5 / max(there.scatter, 0.05) for here, there in known])
-    return _weighted_median(ratios, sure)
+    return float(np.quantile(ratios, 0.5, weights=sure, method="inverted_cdf"))
 
 
 def on_reference(records: NDArray[np.void], speed: float) -> NDArray[np.uint64]:
@@ -71,12 +70,6 @@ def on_reference(records: NDArray[np.void], speed: float) -> NDArray[np.uint64]:
     net = records["host_ns"] * speed - records["ranges"] * np.float64(OBSERVING_NS)
     result: NDArray[np.uint64] = net.clip(min=0).astype(np.uint64)
     return result
-
-
-def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What tests of several rooms share: a headless browser."""
+"""What tests of several rooms share: a headless browser, and no deadlines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 FLAGS = (
     "--headless",

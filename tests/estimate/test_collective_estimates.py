@@ -160,7 +160,7 @@ def test_placement_counts_nodes_and_devices_on_each() -> None:
     assert Placement.of(RAIL, load("dgx-h100")) == Placement(8, 8, 1, 1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     kind=st.sampled_from(KINDS),
     size=st.integers(1, 1 << 32),

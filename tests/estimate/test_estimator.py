@@ -34,7 +34,7 @@ def test_every_shipped_cluster_gets_a_positive_answer_to_everything(name: str) -
     assert answer.unknown == ("kernel mystery",)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.permutations(range(len(OPERATIONS))))
 def test_answers_follow_their_operations_and_repeat_to_the_bit(order: list[int]) -> None:
     straight = Estimator(load("dgx-a100")).estimate(OPERATIONS)

@@ -88,7 +88,7 @@ def test_batched_product_costs_less_than_its_parts() -> None:
     assert single < batched < 96 * single
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tokens=SIZE, features=SIZE, k=SIZE)
 def test_no_product_beats_the_datasheet(tokens: int, features: int, k: int) -> None:
     device = load("dgx-h100").device
@@ -103,7 +103,7 @@ def borrowed() -> Cluster:
     return base.model_copy(update={"device": base.device.model_copy(update={"key": "unmeasured"})})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(m=SIZE, n=SIZE, k=SIZE, more=st.integers(2, 4))
 def test_roofline_grows_with_the_contraction(borrowed: Cluster, m: int, n: int, k: int, more: int) -> None:
     small, large = Estimator(borrowed).estimate([Gemm(m, n, k), Gemm(m, n, k * more)]).seconds

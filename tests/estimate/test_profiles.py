@@ -70,7 +70,7 @@ def test_libraries_measured_last_win() -> None:
 SECONDS = st.floats(1e-9, 10.0)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.lists(SECONDS, min_size=1, max_size=200), min_size=1, max_size=3))
 def test_database_keeps_what_was_added(
     tmp_path_factory: pytest.TempPathFactory, runs: list[list[float]]

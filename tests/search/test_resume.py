@@ -68,7 +68,7 @@ def test_killed_search_resumes_to_the_same_best_and_runs_no_finished_trial_again
     assert sum(runs.values()) <= len(after) + 2 * 2  # what was in flight when a kill came, no more
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.floats(0.05, 1.0), seed=st.integers(0, 3))
 def test_journal_cut_anywhere_resumes_to_the_same_search(tmp_path: Path, cut: float, seed: int) -> None:
     whole = Path(tempfile.mkdtemp(dir=tmp_path))

@@ -72,7 +72,7 @@ def test_same_seed_same_search_and_numpys_generator_is_left_alone(
     assert stories[0] == stories[1]
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(concurrency=st.integers(2, 7), order=st.randoms(use_true_random=False))
 def test_completion_order_changes_nothing(
     new_search: NewSearch, concurrency: int, order: random.Random

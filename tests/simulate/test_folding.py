@@ -37,7 +37,7 @@ def run(trace: JobTrace, job: JobBuilder, cluster: Cluster) -> Timeline:
     return simulate(trace, durations_of(trace, job), cluster, host=HostCosts(launch_s=0.0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shape=SHAPES)
 def test_a_job_taken_apart_takes_as_long(ideal_cluster: Cluster, shape: Pipeline) -> None:
     job = shape.job()

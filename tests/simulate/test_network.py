@@ -198,7 +198,7 @@ SHAPES = st.builds(
 NODES = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 2, 4]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     shape=SHAPES,
     node=NODES,
@@ -225,7 +225,7 @@ def test_merged_ranks_load_the_network_as_they_do_apart(
     assert (merged.activity_ns[:, class_of_rank] == apart.activity_ns).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shape=SHAPES, node=NODES, use=st.sampled_from([0.5, 0.9, 1.0]))
 def test_twice_the_rates_take_half_the_time(
     ideal_cluster: Cluster, shape: Pipeline, node: tuple[int, int], use: float
@@ -240,7 +240,7 @@ def test_twice_the_rates_take_half_the_time(
     )  # a nanosecond for each rounding
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(starts=st.lists(st.integers(0, 300), min_size=4, max_size=4), use=st.sampled_from([0.4, 0.8, 1.0]))
 def test_sharing_never_makes_faster_and_wastes_nothing(
     ideal_cluster: Cluster, starts: list[int], use: float
@@ -259,7 +259,7 @@ def test_sharing_never_makes_faster_and_wastes_nothing(
     assert max(ends) - first >= 4 * 100 * use - 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(works=st.lists(st.integers(0, 300), min_size=4, max_size=4), order=st.permutations(range(4)))
 def test_which_device_of_a_node_does_what_changes_nothing(
     ideal_cluster: Cluster, works: list[int], order: list[int]

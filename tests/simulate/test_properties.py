@@ -13,7 +13,7 @@ from maya.trace.build import JobBuilder
 from maya.trace.pipelines import Pipeline
 
 Simulate = Callable[..., Timeline]
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=60)
 
 SHAPES = st.builds(
     Pipeline,

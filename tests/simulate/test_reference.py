@@ -89,7 +89,7 @@ def networks(draw: st.DrawFn, transfers: int = 64) -> Network:
     )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     job=jobs(),
     costs=COSTS,
@@ -136,7 +136,7 @@ def test_native_core_equals_the_reference(
     assert (timeline.activity_ns.sum(axis=2) == timeline.iterations_ns[:, None]).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(job=jobs(), network=st.none() | networks(), costs=COSTS)
 def test_nothing_happens_before_its_cause(
     ideal_cluster: Cluster, job: JobBuilder, network: Network | None, costs: tuple[int, int]

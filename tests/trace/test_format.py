@@ -15,7 +15,7 @@ from maya.trace import TraceError, read_rank
 from maya.trace.format import signatures
 from maya.trace.types import RecordKind
 
-TMP = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+TMP = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 
 
 def some_rank(rank_writer: Any) -> Any:

@@ -49,7 +49,7 @@ def test_few_operators_tell_no_speed() -> None:
     assert host_speed({"mine::operator": Spans(5.0, 1000)}) is None
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(slower=st.floats(0.3, 10.0))
 def test_a_slower_machine_records_the_same_host_time(rank_writer: Any, tmp_path: Path, slower: float) -> None:
     job = recorded(rank_writer, tmp_path, slower, host_ns=50_000 * slower)

@@ -48,7 +48,7 @@ def brute_force(signatures: NDArray[np.uint64]) -> tuple[int, int] | None:
     return (len(reverse) - covers[wide[0]], wide[0]) if wide else None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     prefix=st.lists(st.integers(0, 3), max_size=6),
     body=st.lists(st.integers(0, 3), max_size=8),

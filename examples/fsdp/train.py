@@ -51,6 +51,7 @@ parser.add_argument(
     "--flash-attention", action="store_true", help="FlashAttention-2, whatever PyTorch would choose"
 )
 parser.add_argument("--fused-cross-entropy", action="store_true", help="of the 16-bit logits, in Triton")
+parser.add_argument("--unfused-norm", action="store_true", help="RMSNorm in parts, as PyTorch before 2.9")
 parser.add_argument("--log-interval", type=int, default=10)
 
 
@@ -121,13 +122,25 @@ class SwiGlu(Gelu):
         return self.down(functional.silu(self.gate(x)) * self.up(x))
 
 
+class UnfusedRMSNorm(nn.RMSNorm):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        eps = self.eps or torch.finfo(x.dtype).eps
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).type_as(x) * self.weight
+
+
+def norm(args: argparse.Namespace) -> nn.Module:
+    if not args.llama:
+        return nn.LayerNorm(args.hidden)
+    return (UnfusedRMSNorm if args.unfused_norm else nn.RMSNorm)(args.hidden)
+
+
 class Block(nn.Module):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
-        norm = nn.RMSNorm if args.llama else nn.LayerNorm
-        self.attention_norm = norm(args.hidden)
+        self.attention_norm = norm(args)
         self.attention = (GroupedAttention if args.llama else Attention)(args)
-        self.mlp_norm = norm(args.hidden)
+        self.mlp_norm = norm(args)
         self.mlp = (SwiGlu if args.llama else Gelu)(args.hidden, args.ffn)
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor | None) -> torch.Tensor:  # [batch, seq, hidden]
@@ -140,7 +153,7 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(args.vocab, args.hidden)
         self.blocks = nn.ModuleList(Block(args) for _ in range(args.layers))
-        self.norm = (nn.RMSNorm if args.llama else nn.LayerNorm)(args.hidden)
+        self.norm = norm(args)
         self.head = nn.Linear(args.hidden, args.vocab, bias=False)
 
     def forward(self, tokens: torch.Tensor, rotary: torch.Tensor | None) -> torch.Tensor:

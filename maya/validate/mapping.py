@@ -85,6 +85,9 @@ def _fsdp(row: Row) -> tuple[str, ...]:
             flags["--recompute"] = kind
     if "llama" in row.text("model").lower():
         flags["--llama"] = True
+        if "torch.compile" not in row.text("framework"):
+            # Fused since PyTorch 2.9 (pytorch/pytorch#153666), before which all rows were measured.
+            flags["--unfused-norm"] = True
     if tensor > 1:
         flags["--tensor-parallel"] = tensor
     if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):

@@ -89,6 +89,19 @@ def test_fsdp_with_tensor_parallelism_sends_8_bits_where_torchao_casts_before(pr
     )  # all but gradients, norms' inputs and what FSDP keeps whole
 
 
+def test_a_norm_in_parts_moves_its_activations_more_often(predict):
+    llama = ["--llama", "--layers", "2", "--hidden", "1024", "--seq", "4096", "--vocab", "4096"]
+    seconds = [
+        predict(["--gpus", "2"], EXAMPLES / "fsdp/train.py", *llama, "--iterations", "500000", *own)[
+            "iteration_time_s"
+        ]
+        for own in ([], ["--unfused-norm"])
+    ]
+    activations = 2 * 4096 * 1024  # elements
+    moved = 5 * activations * 10 * 4  # of five norms, at least ten times forward and backward in fp32
+    assert seconds[1] - seconds[0] > moved / 3.35e12
+
+
 def test_megatron_with_tensor_and_pipeline_parallelism(predict):
     prediction = predict(["--gpus", "8"], EXAMPLES / "megatron/pretrain_gpt.py", *MEGATRON)
     assert prediction["verdict"] == "FITS", prediction["message"]

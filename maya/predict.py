@@ -17,6 +17,7 @@ from maya.clusters.types import Cluster
 from maya.estimate import Estimator
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
+from maya.launch.trust import Trust
 from maya.launch.types import Job, Run
 from maya.simulate import build_network, place, simulate, simulate_without_host, summarise
 from maya.simulate.types import Prediction, Timeline, Verdict
@@ -25,7 +26,6 @@ from maya.trace import collate
 from maya.trace.types import JobTrace
 
 GIB = 1024.0**3
-SEVERAL_JOBS = 3  # of one script: enough to take what they had in common to be so in those that follow
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Judgement:
 class Predictor:
     """Judges jobs on one cluster. Holds a fork server, so many predictions pay for one warm start.
 
-    With `trusting`, what so many jobs of one script had in common is taken to be so in those that follow (Trust):
-    a search runs fewer iterations of fewer ranks.
+    With a `trust`, what several jobs of one script had in common is taken to be so in those that follow: a search runs
+    fewer iterations of fewer ranks.
     Raises `maya.errors.MayaError` for what the user must mend: a CPU-only torch, a missing script.
     """
 
@@ -53,11 +53,11 @@ class Predictor:
         *,
         cores: tuple[int, ...] | None = None,
         cache: TraceCache | None = None,
-        trusting: int | None = None,
+        trust: Trust | None = None,
     ) -> None:
         self.cluster = cluster
         self._cache = cache
-        self._trust = Trust(trusting)
+        self._trust = trust
         self._server = ForkServer(cluster, cores=cores)
 
     def pin(self, cores: tuple[int, ...]) -> None:
@@ -81,8 +81,16 @@ class Predictor:
         started = time.perf_counter()
         if self._cache and out is None and (recorded := self._cache.find(job, self.cluster)):
             return self._judge_recorded(recorded, job, time.perf_counter() - started)
+        return self._judge(*self.record(job, out), job)
+
+    def record(self, job: Job, out: Path | None = None) -> tuple[Run, JobTrace | None]:
+        """Runs `job`, which leaves no trace where it runs out of memory or fails; rank traces as for `predict`."""
         with _directory(out) as directory:
-            run = self._trust.run(self._server, job, directory)
+            run = (
+                self._trust.run(self._server, job, directory)
+                if self._trust
+                else self._server.run(job, directory)
+            )
             trace = None
             if run.status == "traced":
                 started = time.perf_counter()
@@ -90,7 +98,17 @@ class Predictor:
                 run = run.with_seconds({**run.seconds, "collate": time.perf_counter() - started})
             if self._cache:
                 self._cache.keep(job, self.cluster, run, trace)
-        return self._judge(run, trace, job)
+        return run, trace
+
+    def serves(self, cluster: Cluster) -> bool:
+        """Whether jobs may `move` there: it has the same devices, and as many a node. Ranks see no more of it."""
+        return (cluster.device, cluster.node.gpus) == (self.cluster.device, self.cluster.node.gpus)
+
+    def move(self, cluster: Cluster) -> None:
+        """From the next job on, jobs run on `cluster`. Raises ValueError where this does not serve it."""
+        if not self.serves(cluster):
+            raise ValueError(f"{cluster.name} has other nodes than {self.cluster.name}")
+        self.cluster = self._server.cluster = cluster
 
     def _judge_recorded(self, recorded: Recorded, job: Job, seconds: float) -> Judgement:
         run = recorded.run.with_seconds({"cache": seconds})
@@ -106,46 +124,6 @@ class Predictor:
         return dataclasses.replace(
             judgement, prediction=dataclasses.replace(judgement.prediction, command=_command(job))
         )
-
-
-class Trust:
-    """What all of a script's first `jobs` had in common, so that later ones need not show it again. None: never trust.
-
-    If they repeated from their second iteration on, a third is not waited for. If their ranks' first iterations told
-    which of them work alike, and every check agreed, ranks are compared by the first, and not checked.
-    """
-
-    def __init__(self, jobs: int | None) -> None:
-        self._jobs = jobs
-        self._steady = 0
-        self._telling = 0
-
-    def run(self, server: ForkServer, job: Job, directory: Path) -> Run:
-        if self._jobs is None or job.iterations is not None:
-            return server.run(job, directory)
-        if job.ranks == "auto" and job.world >= _INFERRING_PAYS:
-            job = dataclasses.replace(job, ranks="representatives")
-        steady, telling = self._steady >= self._jobs, self._telling >= self._jobs
-        run = server.run(
-            dataclasses.replace(job, iterations=1 if steady else None, first_iteration_tells=telling),
-            directory,
-        )
-        if run.status != "traced":
-            return run
-        if not steady:
-            self._steady = self._steady + 1 if (run.steady[0], run.period) == (1, 1) else 0
-        else:
-            run = run.with_note(f"its second iteration is taken as steady without a third, {_AS_BEFORE}")
-        if job.launching == "representatives":
-            if not telling:
-                self._telling = self._telling + 1 if run.first_iteration_tells else 0
-            else:
-                run = run.with_note(f"first iterations tell which ranks work alike, unchecked, {_AS_BEFORE}")
-        return run
-
-
-_INFERRING_PAYS = 8  # ranks, from which it takes fewer to infer classes than there are, once unchecked
-_AS_BEFORE = "as in the jobs of this script before"
 
 
 def unsimulated(run: Run, job: Job) -> Judgement:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from maya.clusters.types import Cluster
+from maya.launch.trust import Trust
 from maya.launch.types import Job
 from maya.search.types import Assignment, Judge
 from maya.simulate.types import Prediction
@@ -30,10 +31,10 @@ class ScriptJudges:
     @contextmanager
     def _open(self) -> Iterator[Judge]:
         from maya.cache import TraceCache
-        from maya.predict import SEVERAL_JOBS, Predictor  # loads the emulator: only where trials run
+        from maya.predict import Predictor  # loads the emulator: only where trials run
 
         cache = TraceCache.default() if self.cache else None
-        with Predictor(self.cluster, cache=cache, trusting=SEVERAL_JOBS) as predictor:
+        with Predictor(self.cluster, cache=cache, trust=Trust()) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:
                 os.chdir(self.directory)  # Tune moves a reused worker to a directory of each trial's

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +32,7 @@ from maya.launch.layout import rank_path
 from maya.launch.plan import EveryRank, Plan
 from maya.launch.representatives import Representatives
 from maya.launch.topology import read_topology
-from maya.launch.types import Job, Run
+from maya.launch.types import Job, Known, Run
 from maya.launch.watch import Watch
 
 START_SECONDS = 600.0  # for the heavy imports, on a machine that is busy with other things
@@ -62,25 +63,24 @@ class ForkServer:
         self.stop()
         self._scratch.cleanup()
 
-    def run(self, job: Job, directory: Path) -> Run:
+    def run(self, job: Job, directory: Path, known: Known = Known()) -> Run:  # noqa: B008 (frozen)
         """Launches the ranks of `job` that it takes, sees their iterations repeat, stops them. Rank traces go to
         `directory`."""
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         self._warm(job)
-        run = self._run_once(job, directory, started)
+        run = self._run_once(job, directory, started, known)
         while run.status == "failed" and self._missed_others(run, directory):
             # A rank may have missed one that had ended or was never started; with more of them it cannot.
-            wider = job.launching_more()
+            wider = job if known.alike_along else job.launching_more()
             if wider is None:
                 return run
-            job = wider
-            again = self._run_once(job, directory, started)  # that it failed first took time, too
+            job, known = wider, replace(known, alike_along=frozenset())
+            again = self._run_once(job, directory, started, known)  # that it failed first took time, too
             if again.status != "failed":
-                return again.with_note(
-                    f"{again.launched} ranks were launched: with {run.launched} the script failed"
-                )
+                note = f"{again.launched} ranks were launched: with {run.launched} the script failed"
+                return replace(again.with_note(note), repeated=True)
             run = again
         return run
 
@@ -90,13 +90,13 @@ class ForkServer:
         groups = _groups_file(directory, run.failed_rank or 0)
         return run.merged or (run.launched < run.world and groups.exists() and groups.stat().st_size > 0)
 
-    def _run_once(self, job: Job, directory: Path, started: float) -> Run:
+    def _run_once(self, job: Job, directory: Path, started: float, known: Known) -> Run:
         for stale in directory.glob("rank-*"):
             stale.unlink()
         connection = self._connection_or_fail()
         control = Control(directory / "control", job.world)
         try:
-            plan = self._plan(job, directory)
+            plan = self._plan(job, directory, known)
             port = self._start_store(directory, job.world)
             device = device_lines(self.cluster, self._cuda_version)
 
@@ -129,12 +129,13 @@ class ForkServer:
         )
 
     @staticmethod
-    def _plan(job: Job, directory: Path) -> Plan:
+    def _plan(job: Job, directory: Path, known: Known) -> Plan:
         if job.launching == "representatives":
             return Representatives(
                 job.world,
                 lambda: read_topology(_groups_file(directory), job.world),
-                trusting=job.first_iteration_tells,
+                trusting=known.first_iteration_tells,
+                alike=known.alike_along,
             )
         return EveryRank(job.world, merge=job.launching != "all")
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD, RecordKind, rank_path
-from maya.launch.stages import blocks_of
+from maya.launch.stages import blocks_of, regular, tokens
 
 # Device calls of an iteration, from which a rank takes many seconds for it.
 LONG_ITERATION = 50_000
+_Lines = dict[int, dict[str, Any]]  # of a kind, by number
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,16 @@ class Observed:
     )  # families (topology.py) on which it sent to or received from one peer
     # Of a long iteration with such transfers (stages.py); of the first one without what it sets up before them.
     blocks: tuple[int, ...] = ()
+    used: frozenset[tuple[int, str]] = frozenset()  # families and collectives, since the script began
+    # How often it made each call (stages.tokens): asked only where hashes differ.
+    times: Callable[[], Mapping[int, int]] = field(default=dict, compare=False)
+
+    def share_unlike(self, other: Observed) -> float:
+        """The share of the calls of either that the other did not make."""
+        mine, theirs = self.times(), other.times()
+        both = sum(min(count, theirs.get(call, 0)) for call, count in mine.items())
+        made = max(sum(mine.values()), sum(theirs.values()))
+        return 1 - both / made if made else 0.0
 
 
 def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
@@ -34,27 +48,51 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     if not count:
         return Observed(segment_hash or 0, 0)
     records = np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,))
-    transfers = (records["kind"] == RecordKind.COLLECTIVE) & (records["peer"] >= 0)
-    table = path.with_suffix(".ops").read_text().splitlines()
-    communicators = _numbered(table, "communicator")
-    used = frozenset(
-        communicators[index]["family"]
-        for index in np.unique(records["arg"][transfers]).tolist()
-        if "family" in communicators.get(index, {})
-    )
     steps = np.flatnonzero(records["kind"] == RecordKind.STEP)
     start = int(steps[-2]) + 1 if len(steps) > 1 else 0
     segment = int(records["hash"][-1]) if segment_hash is None else segment_hash
+    table = _Table(path.with_suffix(".ops"))
+    transfers = frozenset(family for family, _ in table.used(records[records["peer"] >= 0]))
+    calls = records[start:]
     blocks: tuple[int, ...] = ()
-    if used and count - start >= LONG_ITERATION:
-        places = {index: int(line["rank"]) for index, line in communicators.items()}
-        operations, contexts = _numbered(table, "op"), _numbered(table, "context")
-        told = blocks_of(records[start:], operations, contexts, places).hashes
+    if transfers and len(calls) >= LONG_ITERATION:
+        told = blocks_of(calls, *table.lines).hashes
         blocks = told if start else told[1:]
-    return Observed(segment, count - start, used, blocks)
+
+    @cache
+    def times() -> Mapping[int, int]:
+        made, count = np.unique(tokens(calls[regular(calls)], *table.lines), return_counts=True)
+        return dict(zip(made.tolist(), count.tolist(), strict=True))
+
+    return Observed(segment, len(calls), transfers, blocks, table.used(records), times)
 
 
-def _numbered(table: list[str], kind: str) -> dict[int, dict[str, Any]]:
+class _Table:
+    """The .ops table beside a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self._text = path.read_text().splitlines()
+        self.operations = _numbered(self._text, "op")
+        self.communicators = _numbered(self._text, "communicator")
+
+    @cached_property
+    def lines(self) -> tuple[_Lines, _Lines, dict[int, int]]:
+        """As stages.py asks for them: operations, contexts, and the rank's place in each communicator."""
+        places = {index: int(line["rank"]) for index, line in self.communicators.items()}
+        return self.operations, _numbered(self._text, "context"), places
+
+    def used(self, records: NDArray[np.void]) -> frozenset[tuple[int, str]]:
+        """Families and the collectives on them."""
+        made = records[records["kind"] == RecordKind.COLLECTIVE]
+        pairs = np.unique(made["arg"].astype(np.int64) << 32 | made["op"])
+        return frozenset(
+            (self.communicators[index]["family"], str(self.operations.get(op, {}).get("collective")))
+            for index, op in ((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())
+            if "family" in self.communicators.get(index, {})
+        )
+
+
+def _numbered(table: list[str], kind: str) -> _Lines:
     """Those lines of the .ops table beside a trace that number a `kind`, by that number."""
     told = [json.loads(line) for line in table if line.startswith(f'{{"{kind}"')]
     return {line[kind]: line for line in told}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.observed import Observed
+from maya.launch.roles import Role
 from maya.launch.stages import Between
 from maya.launch.steady import classes
 from maya.launch.topology import Topology
@@ -23,6 +24,7 @@ class Plan(Protocol):
     checked: list[int]  # ranks that were started only to compare them with what was inferred
     contradicting: list[int]  # those of them that did other work
     notes: list[str]
+    alike_along: Mapping[Role, bool]  # axes along which ranks were compared: whether all did nearly the same
     topology: Topology | None  # known when not every rank is started
 
     @property
@@ -54,6 +56,7 @@ class EveryRank:
         self.checked: list[int] = []
         self.contradicting: list[int] = []
         self.notes: list[str] = []
+        self.alike_along: Mapping[Role, bool] = {}
         self.topology: Topology | None = None
 
         self.inferred: dict[int, Between] = {}

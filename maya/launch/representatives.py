@@ -11,13 +11,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.observed import Observed
+from maya.launch.roles import Role, role_of
 from maya.launch.stages import Between, hashes_in_line
 from maya.launch.topology import Axis, Topology
 
@@ -38,13 +39,21 @@ class Representatives:
     """The plan for one world; `seen` is filled by whoever starts the ranks.
 
     Ranks are compared by their second iteration: what the first compiles and tunes depends on who came first. With
-    `trusting` the first is enough, nothing is checked, and fewer classes are told apart.
+    `trusting` the first is enough, nothing is checked, and fewer classes are told apart. Along axes whose role is in
+    `alike` the first rank stands for all, and nothing is checked either.
     `read_topology` is called when the first ranks have run: they know the groups of the world.
     """
 
     merges = True
 
-    def __init__(self, world: int, read_topology: Callable[[], Topology], *, trusting: bool = False) -> None:
+    def __init__(
+        self,
+        world: int,
+        read_topology: Callable[[], Topology],
+        *,
+        trusting: bool = False,
+        alike: Set[Role] = frozenset(),
+    ) -> None:
         self.world = world
         self.compared_at = 1 if trusting else 2
         self.topology: Topology | None = None
@@ -53,8 +62,10 @@ class Representatives:
         self.checked: list[int] = []
         self.contradicting: list[int] = []
         self.notes: list[str] = []
+        self.alike_along: Mapping[Role, bool] = {}
         self._read_topology = read_topology
-        self._checks = 0 if trusting else CHECKS
+        self._alike_roles = alike
+        self._checks = 0 if trusting or alike else CHECKS
         self._many = MANY_OF_SEVERAL_JOBS if trusting else MANY
         self._classes: list[NDArray[np.int32]] = []  # by axis, [size]: the position that stands for each
         self._approximate: set[int] = (
@@ -65,17 +76,20 @@ class Representatives:
         self._line_check: tuple[int, Between] | None = None
 
     def batches(self) -> Iterator[list[int]]:
-        yield [0, 1]  # a neighbour is a probe along the innermost axis, whatever that is
+        # A neighbour is a probe along the innermost axis, whatever that is.
+        yield [0] if self._alike_roles else [0, 1]
         self.topology = self._read_topology()
         self.axes = self.topology.axes()
         coordinates = zip(*(axis.position.tolist() for axis in self.axes), strict=True)
         self._rank_at = {place: rank for rank, place in enumerate(coordinates)}
         for axis in range(len(self.axes)):
             self._classes.append(np.zeros(self.axes[axis].size, np.int32))
-        while wanted := self._new(itertools.chain(*(self._probes(axis) for axis in range(len(self.axes))))):
+        in_question = self._in_question()
+        while wanted := self._new(itertools.chain(*(self._probes(axis) for axis in in_question))):
             yield wanted
         for axis in range(len(self.axes)):
             self._classes[axis] = self._positions_alike(axis)
+        self.alike_along = {self._role(axis): self._nearly_alike(axis) for axis in in_question}
         self._merge_while_many()
         self.checked = self._unseen_ranks()
         if wanted := self._new([*self._products(), *self.checked]):
@@ -118,6 +132,30 @@ class Representatives:
         for axis in self.axes:
             common += axis.position[ranks][:, None] == axis.position[None, :]
         return np.asarray(ranks[common.argmax(axis=0)])
+
+    # --- axes of known roles -------------------------------------------------------------------------------
+
+    def _role(self, axis: int) -> Role:
+        assert self.topology is not None
+        return role_of(self.axes[axis], self.topology, self.seen[0].used)
+
+    def _in_question(self) -> list[int]:
+        """Axes whose ranks are to be told apart; a note says of the others what stands for them."""
+        alike = [axis for axis in range(len(self.axes)) if self._role(axis) in self._alike_roles]
+        if alike:
+            sizes = " and ".join(str(self.axes[axis].size) for axis in alike)
+            self.notes.append(
+                f"the first rank along axes of {sizes} ranks stands for all: in the jobs of this script "
+                f"before, at most {ALIKE:.0%} of what the others did differed"
+            )
+        return [axis for axis in range(len(self.axes)) if axis not in alike]
+
+    def _nearly_alike(self, axis: int) -> bool:
+        """Whether the ranks started along an axis made the same calls, but for a few, as for loading a batch."""
+        first, *others = (self.seen[self._at(axis, p)] for p in self._known(axis))
+        if any(one.transfers & self.axes[axis].families for one in (first, *others)):
+            return False
+        return all(first.hash == one.hash or first.share_unlike(one) <= ALIKE for one in others)
 
     # --- along one axis ------------------------------------------------------------------------------------
 
@@ -293,6 +331,7 @@ class Representatives:
         self.contradicting = wrong
         if not wrong:
             return
+        self.alike_along = dict.fromkeys(self.alike_along, False)
         for axis, along in enumerate(self.axes):
             for position in {int(along.position[rank]) for rank in wrong}:
                 self._classes[axis][position] = position

@@ -60,8 +60,7 @@ def blocks_of(
     places: Mapping[int, int],
 ) -> Blocks:
     """Of a rank's records (dtype RAW_RECORD), lines of its .ops table by number, and its place in each communicator."""
-    irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
-    rows = np.flatnonzero(~np.isin(records["kind"], irregular))
+    rows = np.flatnonzero(regular(records))
     if not len(rows):
         return Blocks((), np.array([0]))
     calls = records[rows]
@@ -70,13 +69,19 @@ def blocks_of(
     with np.errstate(over="ignore"):
         powers = np.cumprod(np.full(len(rows), _BASE))
         place = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-        hashes = np.add.reduceat(_tokens(calls, operations, contexts, places) * powers[place], starts)
+        hashes = np.add.reduceat(tokens(calls, operations, contexts, places) * powers[place], starts)
     bounds = np.append(rows[starts], len(records))
     bounds[0] = 0
     return Blocks(tuple(hashes.tolist()), bounds)
 
 
-def _tokens(
+def regular(records: NDArray[np.void]) -> NDArray[np.bool_]:
+    """[records] Which are calls that another iteration makes again."""
+    irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
+    return np.asarray(~np.isin(records["kind"], irregular))
+
+
+def tokens(
     calls: NDArray[np.void],
     operations: Mapping[int, dict[str, Any]],
     contexts: Mapping[int, dict[str, Any]],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from maya.launch.roles import Role
 from maya.launch.stages import Between
 from maya.launch.topology import Topology
 
@@ -28,8 +30,6 @@ class Job:
     # representatives: only the ranks whose work stands for that of all are started.
     ranks: Ranks = "auto"
     timeout_s: float = 600.0
-    # Of this script it is known that first iterations tell which ranks work alike, and that checks agree.
-    first_iteration_tells: bool = False
 
     @property
     def launching(self) -> Ranks:
@@ -45,6 +45,14 @@ class Job:
         larger: dict[Ranks, Ranks] = {"representatives": "dedup", "dedup": "all"}
         ranks = larger.get(self.launching)
         return replace(self, ranks=ranks) if ranks and self.world <= 4 * SMALL_WORLD else None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What earlier jobs of the same script told."""
+
+    first_iteration_tells: bool = False  # which ranks work alike, and checks agreed
+    alike_along: Set[Role] = frozenset()  # axes along which all ranks do
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,9 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)  # launch, emulate
     notes: tuple[str, ...] = ()
     first_iteration_tells: bool = False  # ranks were alike in it if and only if they were later on
+    # Axes along which ranks were compared: whether all did nearly the same.
+    alike_along: Mapping[Role, bool] = field(default_factory=dict)
+    repeated: bool = False  # with more ranks, because the script failed without them
     checked: int = 0  # of those launched, ranks that were only compared with what had been inferred of them
     topology: Topology | None = None  # of the world, when not every rank was started
     # Ranks in `representative_of` that were not started, and whose calls theirs lie between.

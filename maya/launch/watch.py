@@ -262,6 +262,7 @@ class Watch:
             world=self.job.world,
             launched=len(self.crew.started),
             first_iteration_tells=self.first_iteration_tells,
+            alike_along=self.plan.alike_along,
             checked=len(self.plan.checked),
             representative_of=tuple(self.crew.representative),
             topology=self.plan.topology,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from maya.validate.picture import scatter
-from maya.validate.statistics import MEASURED, PREDICTED, SourceErrors, summarise_errors
+from maya.validate.statistics import MEASURED, PREDICTED, summarise_errors
 
 BEGIN, END = "<!-- iterations: maya validate --page -->", "<!-- end of iterations -->"
 PICTURE = "accuracy.svg"
@@ -72,21 +71,9 @@ def _table(part: pd.DataFrame) -> list[str]:
         "| source | rows | predicted | MAPE | median | p90 | bias | rank correlation | selection | groups |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    return lines + [_line(errors) for errors in summarise_errors(part)] if len(part) else ["None."]
-
-
-def _line(it: SourceErrors) -> str:
-    def percent(value: float, sign: str = "") -> str:
-        return "" if np.isnan(value) else f"{value:{sign}.1%}"
-
-    def plain(value: float, digits: int) -> str:
-        return "" if np.isnan(value) else f"{value:.{digits}f}"
-
-    cells = (
-        it.source, str(it.rows), str(it.predicted), percent(it.mape), percent(it.median), percent(it.p90),
-        percent(it.bias, "+"), plain(it.rank_correlation, 2), plain(it.selection, 3), str(it.groups or ""),
-    )  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    if not len(part):
+        return ["None."]
+    return lines + ["| " + " | ".join(errors.cells()) + " |" for errors in summarise_errors(part)]
 
 
 def _not_predicted(part: pd.DataFrame) -> list[str]:

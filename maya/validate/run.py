@@ -6,7 +6,6 @@ A row's script runs once: its trace is kept, and judged again whenever its line 
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import os
 import random
@@ -20,9 +19,8 @@ from typing import Any
 import pandas as pd
 
 from maya.errors import MayaError
-from maya.launch.types import Job
-from maya.trace.types import JobTrace
 from maya.validate.mapping import Mapped, Unmapped, map_row
+from maya.validate.recorder import Recorder
 from maya.validate.rows import Row, read_rows
 from maya.validate.split import Share, in_share, is_fit
 from maya.validate.statistics import CONFIGURATION, GROUP
@@ -31,7 +29,6 @@ from maya.validate.traces import TraceStore, Unjudged
 COLUMNS = (
     "id", "verdict", "predicted_iteration_time_s", "measured_iteration_time_s", "error", "reason",
 )  # fmt: skip
-ROW_SECONDS = 3600.0
 
 
 def select(rows: list[Row], source: str | None, sample: int | None, seed: int) -> list[Row]:
@@ -123,7 +120,7 @@ def _predictions(
             yield future.result()
 
 
-_predictors: dict[str, Any] = {}  # of this worker process: cluster -> a Predictor with a warm fork server
+_recorder = Recorder()  # of this worker process
 
 
 def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], dict[str, float]]:
@@ -131,7 +128,10 @@ def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], 
 
     store = TraceStore(inputs.traces)
     try:
-        kept = store.read(mapped, inputs.examples) or _record(mapped, inputs, store)
+        kept = store.read(mapped, inputs.examples)
+        if kept is None:
+            kept = _recorder.record(mapped, inputs.examples)
+            store.keep(mapped, inputs.examples, kept)
         if isinstance(kept, Unjudged):
             return _line(row, kept.verdict, None, _last_line(kept.message)), {}
         prediction = judge_trace(kept, mapped.cluster, what_if=mapped.software).prediction
@@ -139,49 +139,6 @@ def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], 
         return _line(row, "FAILED", None, str(error)), {}
     line = _line(row, prediction.verdict, prediction.iteration_time_s, _last_line(prediction.message))
     return line, dict(prediction.provenance)
-
-
-def _record(mapped: Mapped, inputs: Inputs, store: TraceStore) -> JobTrace | Unjudged:
-    require(mapped)
-    judgement = _predictor(mapped).predict(
-        Job(
-            script=str(inputs.examples / mapped.script),
-            argv=mapped.argv,
-            world=mapped.world,
-            environment=dict(mapped.environment),
-            ranks="representatives",  # a row's other ranks do the same work
-            timeout_s=ROW_SECONDS,
-        )
-    )
-    return store.keep(mapped, inputs.examples, judgement.trace, judgement.prediction)
-
-
-def require(mapped: Mapped) -> None:
-    """Raises MayaError when the script's arguments ask for a library that is not installed."""
-    for argument, (library, module, installed_by) in LIBRARIES.items():
-        if argument in mapped.argv and importlib.util.find_spec(module) is None:
-            raise MayaError(f"{library} is not installed: {installed_by}")
-
-
-# By the argument that asks for them.
-LIBRARIES = {
-    "transformer_engine": (
-        "Transformer Engine", "transformer_engine", "scripts/transformer-engine builds it",
-    ),
-    "--float8": ("torchao", "torchao", "pip install torchao"),
-}  # fmt: skip
-
-
-def _predictor(mapped: Mapped) -> Any:
-    from maya.predict import SEVERAL_JOBS, Predictor
-
-    key = mapped.cluster.model_dump_json()
-    if key not in _predictors:
-        for stale in _predictors.values():
-            stale.__exit__(None, None, None)
-        _predictors.clear()
-        _predictors[key] = Predictor(mapped.cluster, trusting=SEVERAL_JOBS).__enter__()
-    return _predictors[key]
 
 
 def _last_line(message: str) -> str:

@@ -37,6 +37,18 @@ class SourceErrors:
     )
     groups: int
 
+    def cells(self) -> tuple[str, ...]:
+        """As a table shows them, in order; empty where there is none."""
+        return (
+            self.source, str(self.rows), str(self.predicted), _shown(self.mape, ".1%"), _shown(self.median, ".1%"),
+            _shown(self.p90, ".1%"), _shown(self.bias, "+.1%"), _shown(self.rank_correlation, ".2f"),
+            _shown(self.selection, ".3f"), str(self.groups or ""),
+        )  # fmt: skip
+
+
+def _shown(value: float, form: str) -> str:
+    return "" if np.isnan(value) else format(value, form)
+
 
 def summarise_errors(table: pd.DataFrame) -> list[SourceErrors]:
     """`table` has one line a row: the columns of GROUP and CONFIGURATION, `predicted_iteration_time_s` (NaN: none) and

@@ -36,13 +36,5 @@ def render_errors(predicted: pd.DataFrame, console: Console) -> None:
 def _table(title: str, errors: list[SourceErrors]) -> Table:
     table = Table(*HEADINGS, title=title)
     for it in errors:
-        percentages = (f"{value:+.1%}" if name == "bias" else f"{value:.1%}" for name, value in _errors(it))
-        table.add_row(
-            it.source, str(it.rows), str(it.predicted), *percentages,
-            f"{it.rank_correlation:.2f}", f"{it.selection:.3f}", str(it.groups),
-        )  # fmt: skip
+        table.add_row(*it.cells())
     return table
-
-
-def _errors(it: SourceErrors) -> list[tuple[str, float]]:
-    return [("MAPE", it.mape), ("median", it.median), ("p90", it.p90), ("bias", it.bias)]

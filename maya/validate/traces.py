@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from maya import __version__
-from maya.simulate.types import Prediction
 from maya.trace import read_job, write_job
 from maya.trace.types import JobTrace
 from maya.validate.mapping import Mapped
@@ -44,19 +44,15 @@ class TraceStore:
             return Unjudged(**json.loads((folder / "unjudged.json").read_text(encoding="utf-8")))
         return None
 
-    def keep(
-        self, mapped: Mapped, examples: Path, trace: JobTrace | None, prediction: Prediction
-    ) -> JobTrace | Unjudged:
-        if trace is not None:
-            self._write(self._folder(mapped, examples), lambda folder: write_job(trace, folder))
-            return trace
-        unjudged = Unjudged(prediction.verdict, prediction.message)
-        text = json.dumps({"verdict": unjudged.verdict, "message": unjudged.message})
+    def keep(self, mapped: Mapped, examples: Path, left: JobTrace | Unjudged) -> None:
+        if isinstance(left, JobTrace):
+            self._write(self._folder(mapped, examples), lambda folder: write_job(left, folder))
+            return
+        text = json.dumps(dataclasses.asdict(left))
         self._write(
             self._folder(mapped, examples),
             lambda folder: (folder / "unjudged.json").write_text(text, encoding="utf-8"),
         )
-        return unjudged
 
     def _write(self, folder: Path, write: Callable[[Path], object]) -> None:
         """Whole or not at all: written beside and moved into place."""

@@ -2,7 +2,8 @@
 
 Predictions of a Megatron job (TP 2, PP 4, the rest data parallel) on ever more virtual H100s: every rank run to the
 end; ranks of equal work merged after their first iteration; representatives only; and representatives whose ranks
-import everything themselves. Searches by grid of a model that is too large for some configurations, with and without
+import everything themselves. The same job once more, as in a search, with and without what it told the first time.
+Searches by grid of a model that is too large for some configurations, with and without
 dominance pruning. Wall time and peak memory of each; every prediction has a fork server of its own, as `maya predict`
 would.
 """
@@ -23,8 +24,9 @@ from weight import weighed
 
 from maya.clusters import load
 from maya.launch import ForkServer
+from maya.launch.trust import Trust
 from maya.launch.types import Job, Ranks
-from maya.predict import judge_trace
+from maya.predict import Predictor, judge_trace
 from maya.search.algorithms import sampler_for
 from maya.search.driver import Search
 from maya.search.journal import Journal
@@ -80,10 +82,14 @@ class Figure:
     answer: str
 
 
-def predicted(gpus: int, ranks: Ranks, server: type[ForkServer] = ForkServer) -> Figure:
+def _job(gpus: int, ranks: Ranks) -> Job:
     flags = {**MODEL, "--tensor-model-parallel-size": 2, "--pipeline-model-parallel-size": 4}
     argv = _argv({**flags, "--global-batch-size": 4 * gpus // 8})
-    job, cluster = Job(str(SCRIPT), argv, gpus, ranks=ranks, timeout_s=1800), load("dgx-h100")
+    return Job(str(SCRIPT), argv, gpus, ranks=ranks, timeout_s=1800)
+
+
+def predicted(gpus: int, ranks: Ranks, server: type[ForkServer] = ForkServer) -> Figure:
+    job, cluster = _job(gpus, ranks), load("dgx-h100")
     started = time.perf_counter()
     with weighed() as weight, server(cluster) as launcher, tempfile.TemporaryDirectory() as directory:
         run = launcher.run(job, Path(directory))
@@ -93,6 +99,18 @@ def predicted(gpus: int, ranks: Ranks, server: type[ForkServer] = ForkServer) ->
     return Figure(
         wall, weight.peak_bytes, run.launched, f"{time_s:.4f} s" if run.status == "traced" else run.status
     )
+
+
+def again(gpus: int, trust: Trust | None) -> Figure:
+    """The job's second prediction by the same fork server; with trust, of what the first told."""
+    job = _job(gpus, "representatives")
+    with weighed() as weight, Predictor(load("dgx-h100"), trust=trust) as predictor:
+        predictor.predict(job)
+        started = time.perf_counter()
+        prediction = predictor.predict(job).prediction
+        wall = time.perf_counter() - started
+    answer = f"{prediction.iteration_time_s:.4f} s" if prediction.iteration_time_s else prediction.verdict
+    return Figure(wall, weight.peak_bytes, prediction.ranks["launched"], answer)
 
 
 def searched(gpus: int, dominance: str) -> Figure:
@@ -120,6 +138,8 @@ PREDICTIONS: dict[str, Callable[[int], Figure]] = {
     "deduplication": lambda gpus: predicted(gpus, "dedup"),
     "representatives": lambda gpus: predicted(gpus, "representatives"),
     "representatives, no warm fork server": lambda gpus: predicted(gpus, "representatives", WithoutWarmth),
+    "representatives, once more": lambda gpus: again(gpus, None),
+    "representatives, once more, trusting": lambda gpus: again(gpus, Trust(1)),
 }
 SEARCHES: dict[str, Callable[[int], Figure]] = {
     "search by grid, no pruning": lambda gpus: searched(gpus, "[]"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from maya.clusters import load
+from maya.launch.trust import Trust
 from maya.launch.types import Job
 from maya.predict import Judgement, Predictor
 
@@ -22,13 +23,14 @@ ARGUMENTS = (
 
 def test_jobs_like_those_before_run_fewer_ranks_and_predict_the_same_work():
     job = Job(str(EXAMPLES / "megatron/pretrain_gpt.py"), ARGUMENTS, world=8)
-    with Predictor(load("dgx-h100"), trusting=1) as predictor:
+    with Predictor(load("dgx-h100"), trust=Trust(1)) as predictor:
         first = predictor.predict(job)
         later = predictor.predict(job)
     for judgement in (first, later):
         assert judgement.prediction.verdict == "FITS", judgement.prediction.message
     assert first.prediction.ranks["checked"] > 0 and later.prediction.ranks["checked"] == 0
-    assert later.prediction.ranks["launched"] < first.prediction.ranks["launched"]
+    assert later.prediction.ranks["launched"] == 2 < first.prediction.ranks["launched"]  # one a stage
+    assert any("axes of 2 and 2 ranks" in note for note in later.prediction.notes)
     assert not any("as in the jobs" in note for note in first.prediction.notes)
     assert sum("as in the jobs" in note for note in later.prediction.notes) == 2
     assert device_seconds(later) == pytest.approx(device_seconds(first), rel=1e-3)

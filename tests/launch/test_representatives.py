@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from maya.launch.observed import Observed
 from maya.launch.representatives import CHECKS, MANY, Representatives
+from maya.launch.roles import Role
 from maya.launch.topology import Topology, read_topology
 
 Work = Callable[[int, int, int], object]  # of a rank at (data, pipeline, tensor) coordinates
@@ -35,17 +37,23 @@ class World:
         calls: Callable[..., int] = lambda *place: 1000,
         *,
         trusting: bool = False,
+        alike: Set[Role] = frozenset(),
         blocks: Callable[..., tuple[int, ...]] = lambda *place: (),
     ) -> Representatives:
-        plan = Representatives(self.size, self.topology, trusting=trusting)
+        plan = Representatives(self.size, self.topology, trusting=trusting, alike=alike)
+        transfers, used = self.transfers(), self.used()
         for batch in plan.batches():
             assert batch and not set(batch) & set(plan.seen)
             for rank in batch:
                 place = self.place[rank].tolist()
                 plan.seen[rank] = Observed(
-                    hash(repr(self.work(*place))), calls(*place), self.transfers(), blocks(*place)
-                )
+                    hash(repr(self.work(*place))), calls(*place), transfers, blocks(*place),
+                    used, partial(dict, {0: 980, calls(*place): calls(*place) - 980}),
+                )  # fmt: skip
         return plan
+
+    def used(self) -> frozenset[tuple[int, str]]:
+        return frozenset((family, "all_reduce") for family in self.topology().families)
 
     def transfers(self) -> frozenset[int]:
         """Pipelines send to single peers."""
@@ -95,6 +103,7 @@ def test_a_rank_that_contradicts_is_found_by_a_check_and_mended(tmp_path: Path):
     odd[world.run().checked[0]] = 1
     plan = world.run()
     assert "did other work than inferred" in plan.notes[0]
+    assert not any(plan.alike_along.values())
     assert inferred_rightly(world, plan)
 
 
@@ -128,6 +137,28 @@ def test_a_job_like_those_before_starts_fewer_ranks_and_compares_them_sooner(tmp
     assert len(set(careful.representative_of())) == 8
     assert len(set(trusting.representative_of())) == 4  # tensor ranks are only a little apart
     assert "differ a little" in trusting.notes[0]
+
+
+def test_axes_of_known_roles_start_only_their_first_rank(tmp_path: Path):
+    """Whatever their size: only the stages of a pipeline are left to be told apart."""
+
+    def calls(data: int, stage: int, tensor: int) -> int:
+        return 1000 + (tensor == 0)
+
+    before = World(tmp_path / "before", (2, 4, 2), lambda *place: (place[1], place[2] == 0)).run(calls)
+    assert sorted(before.alike_along.values()) == [False, True, True]  # not along the pipeline
+    alike = {role for role, alike in before.alike_along.items() if alike}
+    world = World(tmp_path / "log", (16, 4, 8), lambda *place: (place[1], place[2] == 0))
+    plan = world.run(calls, alike=alike)
+    assert sorted(plan.seen) == [0, 8, 16, 24]
+    assert set(plan.representative_of()) == set(plan.seen)
+    assert "axes of 8 and 16 ranks stands for all" in plan.notes[0]
+    assert all(world.place[r][1] == world.place[s][1] for r, s in enumerate(plan.representative_of()))
+
+
+def test_an_axis_along_which_much_differs_is_not_alike(tmp_path: Path):
+    plan = World(tmp_path / "log", (8, 1, 1), lambda *place: place[0]).run(lambda *place: 1500 + place[0])
+    assert list(plan.alike_along.values()) == [False]
 
 
 def test_absent_ranks_are_answered_for_by_the_nearest_started_one(tmp_path: Path):
@@ -208,7 +239,6 @@ def test_a_stage_that_is_checked_and_out_of_line_has_all_run(tmp_path: Path):
     assert inferred_rightly(world, plan)
 
 
-@settings(deadline=None)
 @given(size=st.integers(8, 40), period=st.integers(2, 8))
 def test_layers_of_several_kinds_in_turn_are_not_taken_for_one_kind(
     tmp_path_factory, size: int, period: int

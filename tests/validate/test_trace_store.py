@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from maya.clusters import load
-from maya.simulate.types import Prediction
 from maya.trace.build import JobBuilder
 from maya.validate import validate
 from maya.validate.mapping import Mapped
@@ -29,14 +28,14 @@ def test_a_trace_comes_back_as_it_was_kept(tmp_path, examples, job):
     builder.ranks[0].kernel(1000)
     store = TraceStore(tmp_path / "traces")
     assert store.read(job, examples) is None
-    store.keep(job, examples, builder.build(), Prediction("FITS"))
+    store.keep(job, examples, builder.build())
     kept = store.read(job, examples)
     assert kept.operations == builder.build().operations
 
 
 def test_a_job_that_ran_out_of_memory_is_not_run_again(tmp_path, examples, job):
     store = TraceStore(tmp_path / "traces")
-    store.keep(job, examples, None, Prediction("OOM", message="2 GiB short"))
+    store.keep(job, examples, Unjudged("OOM", "2 GiB short"))
     assert store.read(job, examples) == Unjudged("OOM", "2 GiB short")
 
 

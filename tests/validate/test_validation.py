@@ -5,7 +5,7 @@ import pytest
 
 from maya.errors import MayaError
 from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
-from maya.validate.run import require
+from maya.validate.recorder import require
 from maya.validate.statistics import CONFIGURATION
 
 HEADER = (
@@ -90,6 +90,8 @@ def test_a_torchtitan_row_has_its_tensor_parallelism_and_torchaos_fp8(rows):
         "--accumulation-steps 2",
     ):
         assert words in flags(mapped)  # 256 / (64 / 8) / 16
+    assert "--unfused-norm" not in flags(mapped)  # the compiler makes one kernel of it
+    assert "--unfused-norm" in flags(map_row(rows(row.replace(" + torch.compile", ""))[0]))
     for unmapped, reason in (
         (row.replace("SHARD_GRAD_OP,", "FSDP,asyncTP"), "async TP"),
         (row.replace("rowwise,8,1,8", "rowwise,4,2,8"), "pipeline parallelism"),

@@ -1,0 +1,73 @@
+"""Runs the scripts of rows that are not recorded yet, one after another."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from maya.clusters.types import Cluster
+from maya.errors import MayaError
+from maya.launch.trust import Trust
+from maya.launch.types import Job
+from maya.trace.types import JobTrace
+from maya.validate.mapping import Mapped
+from maya.validate.traces import Unjudged
+
+if TYPE_CHECKING:
+    from maya.predict import Predictor
+
+ROW_SECONDS = 3600.0
+# By the argument that asks for them.
+LIBRARIES = {
+    "transformer_engine": (
+        "Transformer Engine", "transformer_engine", "scripts/transformer-engine builds it",
+    ),
+    "--float8": ("torchao", "torchao", "pip install torchao"),
+}  # fmt: skip
+
+
+class Recorder:
+    """Its fork server serves rows of like nodes, and what rows told of a script holds for all that follow."""
+
+    def __init__(self) -> None:
+        self._predictor: Predictor | None = None
+        self._trust = Trust()
+
+    def record(self, mapped: Mapped, examples: Path) -> JobTrace | Unjudged:
+        """Raises MayaError for what the user must mend."""
+        from maya.predict import unsimulated
+
+        require(mapped)
+        job = Job(
+            script=str(examples / mapped.script),
+            argv=mapped.argv,
+            world=mapped.world,
+            environment=dict(mapped.environment),
+            ranks="representatives",  # a row's other ranks do the same work
+            timeout_s=ROW_SECONDS,
+        )
+        run, trace = self._predictor_on(mapped.cluster).record(job)
+        if trace is not None:
+            return trace
+        ended = unsimulated(run, job).prediction
+        return Unjudged(ended.verdict, ended.message)
+
+    def _predictor_on(self, cluster: Cluster) -> Predictor:
+        from maya.predict import Predictor  # loads the emulator: only where something runs
+
+        last = self._predictor
+        if last is not None and last.serves(cluster):
+            last.move(cluster)
+            return last
+        if last is not None:
+            last.__exit__(None, None, None)
+        self._predictor = Predictor(cluster, trust=self._trust).__enter__()
+        return self._predictor
+
+
+def require(mapped: Mapped) -> None:
+    """Raises MayaError when the script's arguments ask for a library that is not installed."""
+    for argument, (library, module, installed_by) in LIBRARIES.items():
+        if argument in mapped.argv and importlib.util.find_spec(module) is None:
+            raise MayaError(f"{library} is not installed: {installed_by}")

@@ -1,0 +1,71 @@
+"""What earlier jobs told is taken to be so in those that follow, until one says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from maya.launch.roles import Role
+from maya.launch.trust import Trust
+from maya.launch.types import Job, Known, Run
+
+TENSOR = Role((1,), 3, frozenset({"all_reduce"}))
+DATA = Role((0,), 3, frozenset({"all_reduce"}))
+JOB = Job("train.py", world=8)
+
+
+class Server:
+    """Launches nothing: says what ranks along the axes it was not told of would have done."""
+
+    def __init__(self) -> None:
+        self.told: set[Role] = set()
+        self.axes: Mapping[Role, bool] = {TENSOR: True, DATA: True}
+        self.repeated = False
+
+    def run(self, job: Job, directory: Path, known: Known) -> Run:
+        self.told = set(known.alike_along)
+        found = {role: alike for role, alike in self.axes.items() if role not in self.told}
+        return Run(
+            "traced", directory, job.world, 1, (0,) * job.world, steady=(1, 3), first_iteration_tells=True,
+            alike_along=found, repeated=self.repeated,
+        )  # fmt: skip
+
+    def known(self, trust: Trust, job: Job = JOB) -> set[Role]:
+        """What the next job is told."""
+        trust.run(self, job, Path())  # type: ignore[arg-type]
+        return self.told
+
+
+def test_axes_of_several_jobs_are_taken_for_alike_and_doubted_now_and_then():
+    server, trust = Server(), Trust(2)
+    told = [server.known(trust) for _ in range(20)]
+    assert told[:2] == [set(), set()]
+    assert [len(roles) for roles in told[2:]].count(0) == 2
+    assert told[2] == told[-1] == {TENSOR, DATA}
+
+
+def test_an_axis_that_is_found_unlike_once_is_looked_at_in_every_job():
+    server, trust = Server(), Trust(1)
+    assert server.known(trust) == set()
+    assert server.known(trust) == {TENSOR, DATA}
+    server.axes = {TENSOR: False, DATA: True}
+    told = [server.known(trust) for _ in range(20)]
+    assert told[0] == {TENSOR, DATA}  # nobody looked
+    assert TENSOR not in told[-1] and DATA in told[-1]
+
+
+def test_where_a_script_needed_the_ranks_that_were_left_out_they_run_from_then_on():
+    server, trust = Server(), Trust(1)
+    server.known(trust)
+    server.repeated = True
+    assert server.known(trust) == {TENSOR, DATA}
+    server.repeated = False
+    assert [server.known(trust) for _ in range(3)] == [set()] * 3
+
+
+def test_another_script_begins_anew():
+    server, trust = Server(), Trust(1)
+    server.known(trust)
+    assert server.known(trust, replace(JOB, script="other.py")) == set()
+    assert server.known(trust, replace(JOB, script="other.py")) == {TENSOR, DATA}

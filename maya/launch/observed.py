@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD, RecordKind, rank_path
 from maya.launch.stages import blocks_of, regular, tokens
 
-# Device calls of an iteration, from which a rank takes many seconds for it.
-LONG_ITERATION = 50_000
 _Lines = dict[int, dict[str, Any]]  # of a kind, by number
 
 
@@ -27,7 +25,7 @@ class Observed:
     transfers: frozenset[int] = (
         frozenset()
     )  # families (topology.py) on which it sent to or received from one peer
-    # Of a long iteration with such transfers (stages.py); of the first one without what it sets up before them.
+    # Of an iteration with such transfers (stages.py); of the first one without what it sets up before them.
     blocks: tuple[int, ...] = ()
     used: frozenset[tuple[int, str]] = frozenset()  # families and collectives, since the script began
     # How often it made each call (stages.tokens): asked only where hashes differ.
@@ -55,7 +53,7 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     transfers = frozenset(family for family, _ in table.used(records[records["peer"] >= 0]))
     calls = records[start:]
     blocks: tuple[int, ...] = ()
-    if transfers and len(calls) >= LONG_ITERATION:
+    if transfers:
         told = blocks_of(calls, *table.lines).hashes
         blocks = told if start else told[1:]
 

@@ -19,7 +19,7 @@ from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
 from maya.launch.layout import HEADER, rank_path
-from maya.launch.observed import LONG_ITERATION, Observed, observe
+from maya.launch.observed import Observed, observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.stages import Between, hashes_in_line, telling
@@ -30,6 +30,7 @@ POLL_SECONDS = 0.002
 LOOK_SECONDS = 0.5  # between looks at whether ranks still work
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
 STEADY_ITERATIONS = 2
+LONG_ITERATION = 50_000  # device calls, from which a rank takes many seconds for it
 MERGED_AGAIN_AT = 2  # optimizer steps
 # An interpreter's first iterations are slower than those of a job that runs for days, and few calls tell little of
 # what each costs undisturbed: short iterations are repeated, up to so many steps or for so long.

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 from weight import weighed
 
-import maya.launch.observed
 import maya.launch.representatives
 import maya.launch.watch
 from maya.clusters import load
@@ -39,24 +38,18 @@ NEVER = 1 << 62
 @contextmanager
 def as_if(long_iteration: int, long_pipeline: int) -> Iterator[None]:
     """Iterations and pipelines count as long from there on."""
-    modules = (maya.launch.observed, maya.launch.watch)
-    before = maya.launch.observed.LONG_ITERATION, maya.launch.representatives.LONG_PIPELINE
-    for module in modules:
-        module.LONG_ITERATION = long_iteration
+    before = maya.launch.watch.LONG_ITERATION, maya.launch.representatives.LONG_PIPELINE
+    maya.launch.watch.LONG_ITERATION = long_iteration
     maya.launch.representatives.LONG_PIPELINE = long_pipeline
     try:
         yield
     finally:
-        for module in modules:
-            module.LONG_ITERATION = before[0]
-        maya.launch.representatives.LONG_PIPELINE = before[1]
+        maya.launch.watch.LONG_ITERATION, maya.launch.representatives.LONG_PIPELINE = before
 
 
 def main() -> None:
-    long_iteration, long_pipeline = (
-        maya.launch.observed.LONG_ITERATION,
-        maya.launch.representatives.LONG_PIPELINE,
-    )
+    long_iteration = maya.launch.watch.LONG_ITERATION
+    long_pipeline = maya.launch.representatives.LONG_PIPELINE
     job = Job(str(SCRIPT), tuple(ARGUMENTS.split()), GPUS, timeout_s=3600)
     rows = {
         "as short iterations": (NEVER, NEVER),

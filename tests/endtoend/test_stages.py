@@ -7,10 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-import maya.launch.observed
-import maya.launch.watch
 from maya.clusters import load
 from maya.launch import ForkServer, Job
 from maya.launch.stages import Between
@@ -24,14 +21,7 @@ ARGUMENTS = """
 """
 
 
-@pytest.fixture
-def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand calls count as a long iteration: what is told of stages does not depend on how many they are."""
-    monkeypatch.setattr(maya.launch.observed, "LONG_ITERATION", 1000)
-    monkeypatch.setattr(maya.launch.watch, "LONG_ITERATION", 1000)
-
-
-def test_stages_in_between_are_as_if_they_had_run(tmp_path: Path, long: None) -> None:
+def test_stages_in_between_are_as_if_they_had_run(tmp_path: Path) -> None:
     job = Job(str(SCRIPT), tuple(ARGUMENTS.split()), 16, ranks="representatives")
     with ForkServer(load("dgx-a100")) as server:
         few = server.run(job, tmp_path / "few")

@@ -253,6 +253,19 @@ bool is_in(const RankSlot& slot, RankState state) {
   return slot.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(state);
 }
 
+std::uint64_t own_steps() {
+  const RankSlot* slot = rank_slot(rank_config().rank);
+  return slot ? slot->steps.load(std::memory_order_relaxed) : 0;
+}
+
+// Who answers for a member that was ended or never started.
+std::uint32_t representative(const Placed& placed, int member, const RankSlot& slot) {
+  const auto chosen = placed.comm->stand_ins.find(member);
+  if (is_in(slot, RankState::kAbsent) && chosen != placed.comm->stand_ins.end() && chosen->second.steps == own_steps())
+    return chosen->second.rank;
+  return slot.representative.load(std::memory_order_acquire);
+}
+
 // Where member `member` of the call's communicator leaves what this call receives from it; the
 // representative's place when that rank was ended or never started.
 std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_representative) {
@@ -264,7 +277,7 @@ std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_r
   if (!of_representative) return channel;
   const RankSlot* slot = rank_slot(static_cast<int>(who->rank));
   if (!slot || !(is_in(*slot, RankState::kEnded) || is_in(*slot, RankState::kAbsent))) return std::nullopt;
-  channel.rank = slot->representative.load(std::memory_order_acquire);
+  channel.rank = representative(placed, member, *slot);
   return channel;
 }
 
@@ -304,7 +317,7 @@ std::optional<Awaited> awaited(const Placed& placed, int member) {
 bool unanswered(const Placed& placed, int member) {
   const RankSlot* slot = absent(placed, member);
   if (!slot) return false;
-  const auto other = static_cast<int>(slot->representative.load(std::memory_order_acquire));
+  const auto other = static_cast<int>(representative(placed, member, *slot));
   const RankSlot* standing = other == rank_config().rank ? nullptr : rank_slot(other);
   if (!standing || !(is_in(*standing, RankState::kRunning) || is_in(*standing, RankState::kWaiting))) return true;
   const auto channel = channel_of(placed, member, true);
@@ -363,7 +376,10 @@ void deliver(void* to, std::span<const std::byte> bytes, bool known, DataType ty
 Result stand_in(const Placed& placed, int member, const Message*& message) {
   message = state().mailbox.find(placed.channel(), placed.sequence);
   const bool own = placed.call.collective != Collective::kRecv && message;
-  if (own) return Result::kSuccess;
+  if (own) {
+    placed.comm->stand_ins[member] = {message->global_rank, own_steps()};
+    return Result::kSuccess;
+  }
   message = nullptr;
   if (content_of(placed.call.type) != values::Content::kFloat)
     annotate("{\"note\": " + json_quote("a small " + std::string(name(placed.call.collective)) + " from rank " +
@@ -375,7 +391,10 @@ Result stand_in(const Placed& placed, int member, const Message*& message) {
 // One peer's message, checked against this call.
 Result receive(const Placed& placed, int member, const Message*& message) {
   message = await(placed, member);
-  if (!message && absent(placed, member)) return stand_in(placed, member, message);
+  if (absent(placed, member)) {
+    if (!message) return stand_in(placed, member, message);
+    placed.comm->stand_ins[member] = {message->global_rank, own_steps()};
+  }
   if (!message) {
     annotate("{\"uncovered\": " + json_quote("a small " + std::string(name(placed.call.collective)) +
                                              " whose peers do not run delivered zeros") + "}");

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,13 @@ struct Name {
 };
 void name_communicator(std::uint64_t unique_id, Name name);
 
+// Who sent in the place of a member that was never started, when this rank had made so many optimizer steps. It is asked
+// again until the next step: an object must fit the size that was told before it.
+struct StandIn {
+  std::uint32_t rank;
+  std::uint64_t steps;
+};
+
 // NCCL forbids concurrent calls on one communicator, so its members need no lock.
 struct Communicator {
   std::uint64_t id;
@@ -70,6 +78,7 @@ struct Communicator {
   std::uint32_t channel;  // where its messages are found: the index, or what the family is known by
   std::vector<int> members{};  // global ranks, when it was named
   bool some_absent = false;  // members may be ranks that are never started
+  std::unordered_map<int, StandIn> stand_ins{};  // by member
   std::uint64_t collectives = 0, derived = 0;  // made so far; communicators split or shrunk from it
   std::map<std::pair<Collective, int>, std::uint64_t> transfers{};  // point-to-point calls by direction and peer
   std::vector<ScaledSum> scaled_sums{};

@@ -96,6 +96,11 @@ class Control:
         """Hashes of the rank's segments 1..steps; needs steps <= SEGMENT_RING."""
         return [int(value) for value in self._slots["segment_hash"][rank][: self.steps(rank)]]
 
+    def start(self, rank: int) -> None:
+        """Others wait for what it sends from now on, though its process may take a while to come up."""
+        self._slots["representative"][rank] = rank
+        self._slots["state"][rank] = RankState.RUNNING
+
     def end(self, rank: int, representative: int) -> None:
         """`representative` answers for `rank` from now on."""
         self._slots["representative"][rank] = representative

@@ -53,6 +53,7 @@ class Crew:
             self.running.add(rank)
             if (nearest := self.plan.nearest(self.started)) is not None:
                 self.control.answer_for_absent(nearest)
+            self.control.start(rank)
             self._start(rank, core)
 
     def _working(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""`all_gather_object` among thousands, without PyTorch's several device operations for each of them.
+"""`all_gather_object` where most ranks are absent, without PyTorch's several device operations for each of them.
 
 PyTorch copies, compares and unpickles member by member: seconds at 16,384 ranks, in every one that is started. Before
 the first optimizer step, when no prediction depends on what it records, the same two collectives are read in bulk.
@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-MANY = 64  # members, up to which PyTorch's own way costs nothing to speak of
 _LEAST = 256  # bytes for an object
 _AT_A_TIME = 32 << 10  # bytes copied from the device: what it knows of small copies is real (docs/values.md)
 
@@ -26,7 +25,7 @@ def gather_objects_in_bulk() -> None:
     training = False
 
     def all_gather_object(object_list: list[Any], obj: Any, group: dist.ProcessGroup | None = None) -> None:
-        if training or not _among_many_devices(group):
+        if training or not _among_devices(group):
             original(object_list, obj, group)
         else:
             object_list[:] = _gather(obj, group)
@@ -40,8 +39,8 @@ def gather_objects_in_bulk() -> None:
         module.all_gather_object = all_gather_object  # type: ignore[attr-defined]
 
 
-def _among_many_devices(group: dist.ProcessGroup | None) -> bool:
-    if dist.get_rank(group) < 0 or dist.get_world_size(group) <= MANY:
+def _among_devices(group: dist.ProcessGroup | None) -> bool:
+    if dist.get_rank(group) < 0:
         return False
     return torch.device(distributed_c10d._get_object_coll_device(group)).type == "cuda"
 
@@ -54,14 +53,15 @@ def _gather(obj: Any, group: dist.ProcessGroup | None) -> Iterator[Any]:
     sizes = torch.zeros(members, dtype=torch.long, device=device)
     dist.all_gather_into_tensor(sizes, size, group=group)
     lengths = _on_host(sizes, 1).tolist()
-    # Who stands for an absent rank may hold a shorter or longer object: most of them take the same room.
+    # Who stands for an absent rank may hold a shorter or longer object: most of them take the same room, and where one
+    # does not this rank's own stands in. A pickle tells its own end.
     longest = max(_LEAST, 1 << (max(lengths) - 1).bit_length())
     mine.resize_(longest)
     everyone = torch.empty(members * longest, dtype=torch.uint8, device=device)
     dist.all_gather_into_tensor(everyone, mine, group=group)
     data = _on_host(everyone, longest).numpy().tobytes()
-    for member, length in enumerate(lengths):
-        yield pickle.loads(data[member * longest : member * longest + length])
+    for start in range(0, len(data), longest):
+        yield pickle.loads(data[start : start + longest])
 
 
 def _on_host(tensor: torch.Tensor, unit: int) -> torch.Tensor:

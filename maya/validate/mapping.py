@@ -41,13 +41,15 @@ def map_row(row: Row) -> Mapped | Unmapped:
     """What to run for `row`, or why nothing can be."""
     try:
         cluster = _cluster(row)
+        slower = tuple(SLOWER.get((row.source, cluster.device.key), {}).items())
         if "FSDP" in row.text("framework"):
-            slower = SLOWER.get((row.source, cluster.device.key), {})
-            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), slower=tuple(slower.items()))
+            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), slower=slower)
         if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
             return Unmapped(f"no example for {row.text('framework')}")
         environment = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *megatron_environment(row).items())
-        return Mapped(MEGATRON, megatron_arguments(row), cluster, row.number("gpus"), environment)
+        return Mapped(
+            MEGATRON, megatron_arguments(row), cluster, row.number("gpus"), environment, slower=slower
+        )
     except KeyError as missing:
         return Unmapped(f"the source does not state {missing.args[0]}")
     except MappingError as error:
@@ -156,11 +158,14 @@ HOST_SPEEDS = {
     ("megatron_lm_golden", "h100_sxm"): 0.595,
 }
 
-# How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of a
-# source's rows on a device (scripts/fit/software).
+# How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
+# llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too
+# (its doc/en/install.md): what was fitted on the A100s of llm-foundry is taken for it.
+_FLASH_ATTENTION_1 = {"attention": 1.9}
 SLOWER = {
-    ("llm_foundry_fsdp_h100_a100", "a100_sxm"): {"attention": 1.9},
-    ("llm_foundry_fsdp_h100_a100", "h100_sxm"): {"attention": 1.9, "gemm": 1.3},
+    ("llm_foundry_fsdp_h100_a100", "a100_sxm"): _FLASH_ATTENTION_1,
+    ("llm_foundry_fsdp_h100_a100", "h100_sxm"): _FLASH_ATTENTION_1 | {"gemm": 1.3},
+    ("internevo_7b_a100", "a100_sxm"): _FLASH_ATTENTION_1,
 }
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}

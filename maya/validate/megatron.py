@@ -178,8 +178,8 @@ def _precision(row: Row) -> dict[str, Any]:
     return flags
 
 
-# As NeMo's recipes have it (dgxc-benchmarking, llama3.1_8b.yaml and nemotron4-15b-synth.yaml; bf16_with_fp8_mixed, which
-# keeps weights in FP8: nemotron's README asks for half as many devices as for BF16).
+# As NeMo's recipes have it (dgxc-benchmarking, llama3.1_8b.yaml and nemotron4-15b-synth.yaml). bf16_with_fp8_mixed
+# keeps weights in FP8, and so nemotron's README asks for half as many devices as for BF16.
 FP8 = {
     "--transformer-impl": "transformer_engine",
     "--fp8-format": "hybrid",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from maya.validate.picture import scatter
-from maya.validate.statistics import MEASURED, PREDICTED, summarise_errors
+from maya.validate.statistics import HEADINGS, MEASURED, PREDICTED, summarise_errors
 
 BEGIN, END = "<!-- iterations: maya validate --page -->", "<!-- end of iterations -->"
 PICTURE = "accuracy.svg"
@@ -67,13 +67,14 @@ def section(predicted: pd.DataFrame) -> str:
 
 
 def _table(part: pd.DataFrame) -> list[str]:
-    lines = [
-        "| source | rows | predicted | MAPE | median | p90 | bias | rank correlation | selection | groups |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
     if not len(part):
         return ["None."]
-    return lines + ["| " + " | ".join(errors.cells()) + " |" for errors in summarise_errors(part)]
+    rows = [
+        HEADINGS,
+        ("---", *["---:"] * (len(HEADINGS) - 1)),
+        *(it.cells() for it in summarise_errors(part)),
+    ]
+    return ["| " + " | ".join(row) + " |" for row in rows]
 
 
 def _not_predicted(part: pd.DataFrame) -> list[str]:

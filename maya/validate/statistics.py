@@ -18,6 +18,11 @@ CONFIGURATION = [
 ]  # fmt: skip
 
 
+HEADINGS = (
+    "source", "rows", "predicted", "MAPE", "median", "p90", "bias", "rank correlation", "selection", "groups",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class SourceErrors:
     """Errors are (predicted - measured) / measured; MAPE is the mean of their absolute values."""
@@ -38,7 +43,7 @@ class SourceErrors:
     groups: int
 
     def cells(self) -> tuple[str, ...]:
-        """As a table shows them, in order; empty where there is none."""
+        """Below HEADINGS; empty where there is none."""
         return (
             self.source, str(self.rows), str(self.predicted), _shown(self.mape, ".1%"), _shown(self.median, ".1%"),
             _shown(self.p90, ".1%"), _shown(self.bias, "+.1%"), _shown(self.rank_correlation, ".2f"),

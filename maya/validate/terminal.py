@@ -6,20 +6,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from maya.validate.statistics import SourceErrors, summarise_errors
-
-HEADINGS = (
-    "source",
-    "rows",
-    "predicted",
-    "MAPE",
-    "median",
-    "p90",
-    "bias",
-    "rank corr.",
-    "selection",
-    "groups",
-)
+from maya.validate.statistics import HEADINGS, SourceErrors, summarise_errors
 
 
 def render_errors(predicted: pd.DataFrame, console: Console) -> None:

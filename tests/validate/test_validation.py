@@ -109,6 +109,11 @@ def test_an_fsdp_row_has_what_its_software_of_that_year_took(rows):
     assert map_row(rows(FSDP)[0]).software.scale == {}
 
 
+def test_an_internevo_row_has_its_flash_attention(rows):
+    row = MEGATRON.replace("paper-1", "internevo_7b_a100-0001").replace("Megatron-LM", "InternEvo")
+    assert map_row(rows(row)[0]).software.scale == {"attention": 1.9}
+
+
 def test_a_row_with_experts_has_the_router_of_the_test_it_names(rows):
     mapped = map_row(rows(EXPERTS)[0])
     for words in (

@@ -238,6 +238,8 @@ class Curve:
         part = math.log(where.ranks / below, above / below) if above > below else 0.0
         pairs = zip(measured[str(below)], measured[str(above)], strict=True)
         latency, bandwidth, half, steepness = (a ** (1 - part) * b**part for a, b in pairs)
+        if _is_whole_mesh(where, cluster):
+            return Curve(latency, Links.of(where, cluster).inside, half, steepness)
         scale = cluster.node.link.bandwidth / coefficients["measured_link"]["bandwidth"]
         return Curve(latency, bandwidth * scale, half, steepness)
 
@@ -304,7 +306,7 @@ class Links:
         node = cluster.node
         link = where.link or node.link
         share = _reached(c["link_share"], link)
-        if where.link is None:  # a cube mesh carries fewer rings among fewer devices
+        if where.link is None and not _is_whole_mesh(where, cluster):  # fewer rings among fewer devices
             share = c["share_of_ranks"].get(str(where.per_node), share)
         inside = link.bandwidth * float(share) if where.per_node > 1 else math.inf
         network = math.inf
@@ -313,6 +315,11 @@ class Links:
             network = where.nics * rate
         reduces = link.kind == "nvswitch" and cluster.device.compute_capability >= (9, 0)
         return Links(inside, network, link.bandwidth * float(c["multicast_share"]) if reduces else 0.0)
+
+
+def _is_whole_mesh(where: Placement, cluster: Cluster) -> bool:
+    """All links of a mesh join members, of whatever number: rings take all of them."""
+    return bool(cluster.node.mesh) and where.per_node == cluster.node.gpus
 
 
 def _reached(shares: dict[str, float], link: Link) -> float:

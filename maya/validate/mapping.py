@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -181,7 +182,11 @@ FABRICS: dict[str, dict[str, Any]] = {
         "nics": 4,
         "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6, efficiency=0.10),
     },
+    # Its nodes of four V100s: two NVLinks between any two (NV2 in nvidia-smi topo -m), and an all-reduce bus bandwidth
+    # of 124 GB/s of 150 in the chronicles.
     "bigscience_v100": {
+        "link": Link(kind="nvlink", bandwidth=150e9, latency_s=1.5e-6, efficiency=0.83),
+        "mesh": tuple((a, b, 2) for a, b in itertools.combinations(range(4), 2)),
         "nics": 4,
         "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6, efficiency=0.21),
     },

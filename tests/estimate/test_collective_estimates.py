@@ -155,6 +155,16 @@ def test_two_devices_of_a_mesh_have_the_links_between_them() -> None:
     assert none > 2 * single
 
 
+def test_all_devices_of_a_mesh_have_all_of_its_links() -> None:
+    eight = load("dgx-v100")
+    joined = tuple((a, b, 2) for a in range(4) for b in range(a + 1, 4))
+    four = eight.model_copy(update={"node": eight.node.model_copy(update={"gpus": 4, "mesh": joined})})
+    reduced = Collective("all_reduce", "fp16", 4_000_000_000, (0, 1, 2, 3))
+    whole, part = (Estimator(cluster).estimate([reduced]).seconds[0] for cluster in (four, eight))
+    assert whole == pytest.approx(48.4e-3, rel=0.1)  # nodes of four at Jean Zay, by the BLOOM chronicles
+    assert whole < 0.7 * part
+
+
 def test_placement_counts_nodes_and_devices_on_each() -> None:
     assert Placement.of(tuple(range(16)), load("dgx-h100")) == Placement(16, 2, 8, 8)
     assert Placement.of(RAIL, load("dgx-h100")) == Placement(8, 8, 1, 1)

@@ -1,9 +1,12 @@
 #include "core/memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -17,6 +20,9 @@ namespace {
 constexpr int kMaxDevices = 64;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLargePage = 2 * 1024 * 1024;
+constexpr std::size_t kManyPages = 256;  // from which looking pays
+// Of an entry of /proc/self/pagemap: the page is in memory, or swapped out (proc_pid_pagemap(5)).
+constexpr std::uint64_t kTouched = std::uint64_t{3} << 62;
 
 struct Owned {
   Allocation allocation;
@@ -124,6 +130,25 @@ void* reserve_address(std::size_t bytes, std::size_t alignment) {
 void release_address(void* base, std::size_t bytes) { munmap(base, round_up(bytes, kPage)); }
 
 void discard(void* base, std::size_t bytes) { madvise(base, round_up(bytes, kPage), MADV_DONTNEED); }
+
+void zero(void* destination, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(destination), end = begin + bytes;
+  std::uintptr_t at = begin;
+  const int map = bytes < kManyPages * kPage ? -1 : open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  std::array<std::uint64_t, 4096> entries;
+  while (map >= 0 && at < end) {
+    const std::size_t wanted = std::min(entries.size(), (round_up(end, kPage) - at / kPage * kPage) / kPage);
+    const ssize_t got = pread(map, entries.data(), wanted * sizeof entries[0], static_cast<off_t>(at / kPage * sizeof entries[0]));
+    if (got < static_cast<ssize_t>(sizeof entries[0])) break;
+    for (std::size_t page = 0; page < static_cast<std::size_t>(got) / sizeof entries[0]; ++page) {
+      const std::uintptr_t next = std::min((at / kPage + 1) * kPage, end);
+      if (entries[page] & kTouched) std::memset(reinterpret_cast<void*>(at), 0, next - at);
+      at = next;
+    }
+  }
+  if (map >= 0) close(map);
+  std::memset(reinterpret_cast<void*>(at), 0, end - at);
+}
 
 void add_range(const void* base, std::size_t bytes, MemoryKind kind, int device) { insert(base, bytes, kind, device, 0); }
 

@@ -39,6 +39,9 @@ void refund(std::size_t bytes, int device);
 void* reserve_address(std::size_t bytes, std::size_t alignment = 2 * 1024 * 1024);  // nullptr: none left
 void release_address(void* base, std::size_t bytes);
 void discard(void* base, std::size_t bytes);  // the range reads as zeros again
+// Zeros in host memory. Pages that nobody has touched read so, and stay untouched: a copy of all weights on the host
+// takes none of it.
+void zero(void* destination, std::size_t bytes);
 void add_range(const void* base, std::size_t bytes, MemoryKind kind, int device);
 bool remove_range(const void* base);
 

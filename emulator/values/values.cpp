@@ -123,7 +123,7 @@ void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   if (real && Derivation::assumed()) note(kBalanced);
   if (!real && known_bytes().uncomputed(address(source))) note(kUncomputed);
   if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
-  else std::memset(destination, 0, bytes);
+  else zero(destination, bytes);
 }
 
 void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,

@@ -86,6 +86,24 @@ def test_copies_carry_what_is_known(emulate: Callable[..., Any]) -> None:
     assert run.result == [999, 998, False]
 
 
+def test_large_copies_on_the_host_read_as_zeros_and_take_no_memory(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import resource, torch
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        weights = torch.randn(1 << 31, dtype=torch.bfloat16, device="cuda")
+        before = peak()
+        copy = weights.cpu()
+        grown = peak() - before
+        touched = torch.ones((1 << 22) + 3)[1:]  # begins and ends within a page
+        touched.copy_(torch.randn((1 << 22) + 2, device="cuda"))
+        result = [copy[::4096].abs().max().item(), grown < 2**28, touched.abs().max().item()]
+        """
+    )
+    assert run.result == [0.0, True, 0.0]
+
+
 def test_gradient_scaler_finds_no_infinity_in_uncomputed_gradients(emulate: Callable[..., Any]) -> None:
     run = emulate(
         """

@@ -247,8 +247,8 @@ def _sharing(row: Row) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     if row.text("seq_parallel").lower() == "true":
         flags["--sequence-parallel"] = True
-    sharded = row.text("dist_opt").lower()
-    if sharded == "true" or sharded.startswith("zero-1"):
+    sharded = row.text("dist_opt").lower() == "true"
+    if sharded or "zero-1" in f"{row.text('dist_opt')} {row.text('framework')}".lower():
         flags["--use-distributed-optimizer"] = True
     flags |= _optimizer_instances(row)
     overlap = row.text("comm_overlap")

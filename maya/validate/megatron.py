@@ -247,8 +247,9 @@ def _sharing(row: Row) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     if row.text("seq_parallel").lower() == "true":
         flags["--sequence-parallel"] = True
-    sharded = row.text("dist_opt").lower() == "true"
-    if sharded or "zero-1" in f"{row.text('dist_opt')} {row.text('framework')}".lower():
+    sharded = row.text("dist_opt").lower()
+    named = "zero-1" in row.text("framework").lower() and row.number("dp") > 1
+    if named or sharded == "true" or sharded.startswith("zero-1"):
         flags["--use-distributed-optimizer"] = True
     flags |= _optimizer_instances(row)
     overlap = row.text("comm_overlap")

@@ -114,6 +114,15 @@ def test_an_internevo_row_has_its_flash_attention(rows):
     assert map_row(rows(row)[0]).software.scale == {"attention": 1.9}
 
 
+def test_a_framework_with_zero_1_shards_its_optimizer(rows):
+    named = MEGATRON.replace("Megatron-LM", "Megatron-LM + DeepSpeed 3D ZeRO-1")
+    two = named.replace(",280,8,", ",560,8,", 1).replace("8,35,1,1", "8,35,2,1")
+    sharded = [
+        "--use-distributed-optimizer" in flags(map_row(rows(row)[0])) for row in (MEGATRON, named, two)
+    ]
+    assert sharded == [False, False, True]
+
+
 def test_a_row_with_experts_has_the_router_of_the_test_it_names(rows):
     mapped = map_row(rows(EXPERTS)[0])
     for words in (

@@ -191,8 +191,9 @@ class Representatives:
     def _pivots(self, axis: int) -> tuple[int, int, int] | None:
         """Positions of a long pipeline: two that tell of those between, and beyond up to the third, which confirms."""
         size = self.axes[axis].size
-        ends = (self.seen[self._at(axis, position)] for position in (0, size - 1))
-        if size < LONG_PIPELINE or not all(end.blocks for end in ends):
+        ends = [self.seen[self._at(axis, position)] for position in (0, size - 1)]
+        pipeline = all(end.blocks and end.transfers & self.axes[axis].families for end in ends)
+        if size < LONG_PIPELINE or not pipeline:
             return None
         # Layers of two kinds in turn make every other stage another one: no distance between the three may hide that.
         upper = next(p for p in range(size // 2, 1, -1) if math.gcd(p - 1, size - 3) == 1)

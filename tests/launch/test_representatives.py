@@ -202,6 +202,16 @@ def test_stages_of_every_class_of_tensor_ranks_are_told_by_their_own(tmp_path: P
         assert tensor in ([0, 0, 0], [1, 1, 1])
 
 
+def test_only_ranks_along_a_pipeline_are_told_by_their_loops(tmp_path: Path):
+    """Tensor ranks of a pipeline have loops, too, and hand nothing on to each other."""
+    world = World(tmp_path / "log", (1, 2, 8), lambda data, stage, tensor: (stage, tensor == 0))
+    plan = world.run(
+        lambda data, stage, tensor: 2000 - 1000 * (tensor > 0), blocks=lambda *place: (1, 2, 2, 3)
+    )
+    assert not plan.inferred
+    assert inferred_rightly(world, plan)
+
+
 def test_what_was_inferred_of_stages_can_be_started_after_all(tmp_path: Path):
     world = World(tmp_path / "log", (1, 16, 2), lambda data, stage, tensor: stage)
     plan = world.run(blocks=_turns)

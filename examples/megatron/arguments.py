@@ -78,6 +78,10 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tensor-model-parallel-size", type=int, default=1)
     group.add_argument("--pipeline-model-parallel-size", type=int, default=1)
     group.add_argument("--num-layers-per-virtual-pipeline-stage", type=int)
+    group.add_argument("--account-for-embedding-in-pipeline-split", action="store_true",
+                       help="the first stage has a layer less")  # fmt: skip
+    group.add_argument("--account-for-loss-in-pipeline-split", action="store_true",
+                       help="the last stage has a layer less")  # fmt: skip
     group.add_argument("--num-virtual-stages-per-pipeline-rank", type=int)
     group.add_argument("--microbatch-group-size-per-virtual-pipeline-stage", type=int,
                        help="micro-batches of a stage in a row; default: the pipeline-parallel size")  # fmt: skip
@@ -243,11 +247,13 @@ def _validate_parallelism(args: argparse.Namespace) -> None:
             f"seq-length ({args.seq_length}) is not divisible by tensor-model-parallel-size ({tp}), "
             f"which {scatters} needs"
         )
-    if args.num_layers % pp:
+    more = args.account_for_embedding_in_pipeline_split + args.account_for_loss_in_pipeline_split
+    if (args.num_layers + more) % pp:
+        counted = f" + {more} for embedding and loss" if more else ""
         raise ValueError(
-            f"num-layers ({args.num_layers}) is not divisible by pipeline-model-parallel-size ({pp})"
+            f"num-layers ({args.num_layers}){counted} is not divisible by pipeline-model-parallel-size ({pp})"
         )
-    _validate_virtual_pipeline(args, args.num_layers // pp)
+    _validate_virtual_pipeline(args, (args.num_layers + more) // pp)
 
 
 def _validate_virtual_pipeline(args: argparse.Namespace, layers: int) -> None:

@@ -147,6 +147,8 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         init_method_std=args.init_method_std,
         tensor_model_parallel_size=args.tensor_model_parallel_size,
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
+        account_for_embedding_in_pipeline_split=args.account_for_embedding_in_pipeline_split,
+        account_for_loss_in_pipeline_split=args.account_for_loss_in_pipeline_split,
         virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
         microbatch_group_size_per_vp_stage=args.microbatch_group_size_per_virtual_pipeline_stage,
         context_parallel_size=args.context_parallel_size,

@@ -87,7 +87,17 @@ def _parallelism(row: Row) -> dict[str, Any]:
         "--pipeline-model-parallel-size": row.number("pp", 1),
         "--context-parallel-size": row.number("cp", 1),
     }
-    return flags | _virtual_pipeline(row) | _sharing(row)
+    return flags | _uneven_pipeline(row) | _virtual_pipeline(row) | _sharing(row)
+
+
+def _uneven_pipeline(row: Row) -> dict[str, Any]:
+    """BLOOM's `--pp-partition-method type:transformer|embedding`: embedding and loss count as a layer each."""
+    layers, stages = row.number("layers"), row.number("pp", 1)
+    if layers % stages == 0:
+        return {}
+    if (layers + 2) % stages or "BLOOM" not in row.text("framework"):
+        raise MappingError("pipeline stages of unequal layers: the example has none")
+    return {"--account-for-embedding-in-pipeline-split": True, "--account-for-loss-in-pipeline-split": True}
 
 
 def _stated(row: Row) -> dict[str, Any]:

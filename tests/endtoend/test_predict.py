@@ -110,6 +110,15 @@ def test_megatron_with_tensor_and_pipeline_parallelism(predict):
     breakdown_sums(prediction)
 
 
+def test_megatron_with_embedding_and_loss_for_a_layer_each(predict):
+    megatron = [*MEGATRON, "--num-layers", "6", "--pipeline-model-parallel-size", "4"]
+    split = [f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss")]
+    prediction = predict(["--gpus", "8"], EXAMPLES / "megatron/pretrain_gpt.py", *megatron, *split)
+    assert prediction["verdict"] == "FITS", prediction["message"]
+    whole, first = (prediction["breakdown_by_rank_s"][rank]["exposed_compute"] for rank in ("2", "0"))
+    assert whole > first  # two layers against one and the embedding
+
+
 def test_megatron_as_it_was_before_2022(predict):
     script, options = EXAMPLES / "megatron/pretrain_gpt.py", ["--gpus", "8"]
     today = predict(options, script, *MEGATRON)

@@ -123,6 +123,13 @@ def test_a_framework_with_zero_1_shards_its_optimizer(rows):
     assert sharded == [False, False, True]
 
 
+def test_stages_of_unequal_layers_have_embedding_and_loss_for_a_layer_or_no_prediction(rows):
+    bloom = MEGATRON.replace("Megatron-LM", "Megatron-DeepSpeed (BigScience BLOOM)")
+    slots, none = (map_row(rows(bloom.replace(",105,20480", f",{layers},20480"))[0]) for layers in (103, 104))
+    assert "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split" in flags(slots)
+    assert none == Unmapped("pipeline stages of unequal layers: the example has none")
+
+
 def test_a_row_with_experts_has_the_router_of_the_test_it_names(rows):
     mapped = map_row(rows(EXPERTS)[0])
     for words in (

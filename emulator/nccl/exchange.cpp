@@ -20,7 +20,7 @@ namespace maya::nccl {
 namespace {
 
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
-constexpr int kYields = 50;            // before a waiting rank sleeps
+constexpr int kYields = 50;  // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;
 
@@ -167,19 +167,13 @@ void deliver(void* to, std::span<const std::byte> bytes, bool known, DataType ty
 }
 
 // What a member that was never started is taken to send: what this rank sends itself, or nothing.
-Result stand_in(const Placed& placed, int member, const Message*& message) {
-  message = mailbox().find(placed.channel(), placed.sequence);
-  const bool own = placed.call.collective != Collective::kRecv && message;
-  if (own) {
-    placed.comm->stand_ins[member] = {message->global_rank, own_steps()};
-    return Result::kSuccess;
-  }
-  message = nullptr;
-  if (content_of(placed.call.type) != values::Content::kFloat)
+const Message* stand_in(const Placed& placed, int member) {
+  const Message* own = placed.call.collective == Collective::kRecv ? nullptr : mailbox().find(placed.channel(), placed.sequence);
+  if (!own && content_of(placed.call.type) != values::Content::kFloat)
     annotate("{\"note\": " + json_quote("a small " + std::string(name(placed.call.collective)) + " from rank " +
                                           std::to_string(placed.comm->members[static_cast<std::size_t>(member)]) +
                                           ", which was not started, delivered zeros") + "}");
-  return Result::kSuccess;
+  return own;
 }
 
 Result complete_from_one(const Placed& placed, int member) {
@@ -255,7 +249,8 @@ Result check_neighbours(const Placed& placed) {
 Result receive(const Placed& placed, int member, const Message*& message) {
   message = await(placed, member);
   if (absent(placed, member)) {
-    if (!message) return stand_in(placed, member, message);
+    if (!message) message = stand_in(placed, member);
+    if (!message) return Result::kSuccess;
     placed.comm->stand_ins[member] = {message->global_rank, own_steps()};
   }
   if (!message) {

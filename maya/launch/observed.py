@@ -25,10 +25,11 @@ class Observed:
     transfers: frozenset[int] = (
         frozenset()
     )  # families (topology.py) on which it sent to or received from one peer
-    # Of an iteration with such transfers (stages.py); of the first one without what it sets up before them.
-    blocks: tuple[int, ...] = ()
     used: frozenset[tuple[int, str]] = frozenset()  # families and collectives, since the script began
-    # How often it made each call (stages.tokens): asked only where hashes differ.
+    # Both are worked out when first asked for. The blocks of an iteration with such transfers (stages.py), of the first
+    # one without what it sets up before them: asked of long pipelines.
+    blocks: Callable[[], tuple[int, ...]] = field(default=tuple, compare=False)
+    # How often it made each call (stages.tokens): asked where hashes differ.
     times: Callable[[], Mapping[int, int]] = field(default=dict, compare=False)
 
     def share_unlike(self, other: Observed) -> float:
@@ -52,17 +53,20 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     table = _Table(path.with_suffix(".ops"))
     transfers = frozenset(family for family, _ in table.used(records[records["peer"] >= 0]))
     calls = records[start:]
-    blocks: tuple[int, ...] = ()
-    if transfers:
+
+    @cache
+    def blocks() -> tuple[int, ...]:
+        if not transfers:
+            return ()
         told = blocks_of(calls, *table.lines).hashes
-        blocks = told if start else told[1:]
+        return told if start else told[1:]
 
     @cache
     def times() -> Mapping[int, int]:
         made, count = np.unique(tokens(calls[regular(calls)], *table.lines), return_counts=True)
         return dict(zip(made.tolist(), count.tolist(), strict=True))
 
-    return Observed(segment, len(calls), transfers, blocks, table.used(records), times)
+    return Observed(segment, len(calls), transfers, table.used(records), blocks, times)
 
 
 class _Table:

@@ -191,16 +191,17 @@ class Representatives:
     def _pivots(self, axis: int) -> tuple[int, int, int] | None:
         """Positions of a long pipeline: two that tell of those between, and beyond up to the third, which confirms."""
         size = self.axes[axis].size
-        ends = [self.seen[self._at(axis, position)] for position in (0, size - 1)]
-        pipeline = all(end.blocks and end.transfers & self.axes[axis].families for end in ends)
-        if size < LONG_PIPELINE or not pipeline:
+        if size < LONG_PIPELINE:
+            return None
+        ends = (self.seen[self._at(axis, position)] for position in (0, size - 1))
+        if not all(end.transfers & self.axes[axis].families and end.blocks() for end in ends):
             return None
         # Layers of two kinds in turn make every other stage another one: no distance between the three may hide that.
         upper = next(p for p in range(size // 2, 1, -1) if math.gcd(p - 1, size - 3) == 1)
         return 1, upper, size - 2
 
     def _tell_between(self, axis: int, lower: int, upper: int, last: int) -> bool:
-        blocks = {p: self.seen[self._at(axis, p)].blocks for p in (lower, upper, last)}
+        blocks = {p: self.seen[self._at(axis, p)].blocks() for p in (lower, upper, last)}
         share = Fraction(last - lower, upper - lower)
         if hashes_in_line(blocks[lower], blocks[upper], share) != blocks[last]:
             return False
@@ -349,8 +350,8 @@ class Representatives:
         if self._line_check is None:
             return []
         rank, line = self._line_check
-        told = hashes_in_line(self.seen[line.lower].blocks, self.seen[line.upper].blocks, line.share)
-        return [] if told == self.seen[rank].blocks else [rank]
+        told = hashes_in_line(self.seen[line.lower].blocks(), self.seen[line.upper].blocks(), line.share)
+        return [] if told == self.seen[rank].blocks() else [rank]
 
     def _new(self, ranks: Iterable[int]) -> list[int]:
         return sorted(set(ranks) - set(self.seen))

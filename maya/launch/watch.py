@@ -182,7 +182,7 @@ class Watch:
     def _stages_in_line(self) -> bool:
         """Whether what was inferred of stages that did not run holds for the iteration that has just ended."""
         lines = self._inferred().values()
-        blocks = {rank: self._observed(rank).blocks for rank in telling(lines)}
+        blocks = {rank: self._observed(rank).blocks() for rank in telling(lines)}
         return all(hashes_in_line(blocks[line.lower], blocks[line.upper], line.share) for line in lines)
 
     def _calls_if_long(self) -> int:

@@ -47,8 +47,8 @@ class World:
             for rank in batch:
                 place = self.place[rank].tolist()
                 plan.seen[rank] = Observed(
-                    hash(repr(self.work(*place))), calls(*place), transfers, blocks(*place),
-                    used, partial(dict, {0: 980, calls(*place): calls(*place) - 980}),
+                    hash(repr(self.work(*place))), calls(*place), transfers, used,
+                    partial(blocks, *place), partial(dict, {0: 980, calls(*place): calls(*place) - 980}),
                 )  # fmt: skip
         return plan
 

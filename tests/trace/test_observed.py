@@ -20,6 +20,7 @@ def test_what_a_compiler_calls_before_the_iteration_does_not_count(rank_writer: 
     cached, compiled = (observe(tmp_path, rank, segment_hash=1) for rank in range(2))
     assert cached == compiled
     assert cached.times() == compiled.times()
+    assert cached.blocks() == compiled.blocks()
     assert cached.calls == 2
 
 

@@ -129,7 +129,13 @@ void* reserve_address(std::size_t bytes, std::size_t alignment) {
 
 void release_address(void* base, std::size_t bytes) { munmap(base, round_up(bytes, kPage)); }
 
-void discard(void* base, std::size_t bytes) { madvise(base, round_up(bytes, kPage), MADV_DONTNEED); }
+void clear(void* base, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(base), end = begin + bytes;
+  const std::uintptr_t first = std::min(round_up(begin, kPage), end), last = std::max(end / kPage * kPage, first);
+  std::memset(base, 0, first - begin);
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  std::memset(reinterpret_cast<void*>(last), 0, end - last);
+}
 
 void zero(void* destination, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(destination), end = begin + bytes;

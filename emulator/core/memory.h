@@ -38,7 +38,7 @@ bool charge(std::size_t bytes, int device);  // false: over capacity, noted
 void refund(std::size_t bytes, int device);
 void* reserve_address(std::size_t bytes, std::size_t alignment = 2 * 1024 * 1024);  // nullptr: none left
 void release_address(void* base, std::size_t bytes);
-void discard(void* base, std::size_t bytes);  // the range reads as zeros again
+void clear(void* base, std::size_t bytes);  // device memory reads as zeros again; its whole pages are given back
 // Zeros in host memory. Pages that nobody has touched read so, and stay untouched: a copy of all weights on the host
 // takes none of it.
 void zero(void* destination, std::size_t bytes);

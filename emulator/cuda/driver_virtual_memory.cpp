@@ -90,7 +90,7 @@ void unmap(VirtualMemory& all, DevicePointer base, const Mapping& mapping) {
   void* data = reinterpret_cast<void*>(base);
   values::forget(data, mapping.bytes);
   remove_range(data);
-  discard(data, mapping.bytes);
+  clear(data, mapping.bytes);
   --mapping.memory->mappings;
   all.drop_if_unused(mapping.memory);
 }

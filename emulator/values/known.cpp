@@ -4,6 +4,9 @@
 #include <cstring>
 #include <iterator>
 
+#include "core/memory.h"
+#include "values/values.h"
+
 namespace maya::values {
 namespace {
 
@@ -12,8 +15,12 @@ namespace {
 // of one tensor does not become part of its neighbour's.
 constexpr std::uintptr_t kBlockAlignment = 512;
 
+// Much of what is large was zeros that nobody wrote (an optimizer's new state): to write them now would bring them into
+// memory.
 void zero(std::uintptr_t begin, std::uintptr_t end) {
-  std::memset(reinterpret_cast<void*>(begin), 0, end - begin);
+  void* const data = reinterpret_cast<void*>(begin);
+  if (end - begin > kSmallBytes) clear(data, end - begin);
+  else std::memset(data, 0, end - begin);
 }
 
 bool readable(Content written, Content wanted) {

@@ -133,21 +133,23 @@ def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], 
             kept = _recorder.record(mapped, inputs.examples)
             store.keep(mapped, inputs.examples, kept)
         if isinstance(kept, Unjudged):
-            return _line(row, kept.verdict, None, _last_line(kept.message)), {}
+            return _line(row, kept.verdict, None, reason_of(kept.message)), {}
         prediction = judge_trace(kept, mapped.cluster, what_if=mapped.software).prediction
     except MayaError as error:
         return _line(row, "FAILED", None, str(error)), {}
-    line = _line(row, prediction.verdict, prediction.iteration_time_s, _last_line(prediction.message))
+    line = _line(row, prediction.verdict, prediction.iteration_time_s, reason_of(prediction.message))
     return line, dict(prediction.provenance)
 
 
-def _last_line(message: str) -> str:
-    """The line of a traceback that says what went wrong, not the advice that some errors end with."""
-    lines = message.strip().splitlines() or [""]
-    raised = [line for line in lines if _RAISED.match(line)]
-    return (raised or lines)[-1]
+def reason_of(message: str) -> str:
+    """The line of a prediction's message that says what went wrong: of a traceback the error, not the advice that some
+    end with; else the first, which what the script wrote last may follow."""
+    first, *others = message.strip().splitlines() or [""]
+    raised = [line for line in others if _RAISED.match(line)]
+    return raised[-1] if raised and first.endswith(_TRACEBACK) else first
 
 
+_TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"[\w.]+(Error|Exception)\b.*: ")
 
 

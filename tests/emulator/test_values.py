@@ -104,6 +104,28 @@ def test_large_copies_on_the_host_read_as_zeros_and_take_no_memory(emulate: Call
     assert run.result == [0.0, True, 0.0]
 
 
+def test_zeros_on_the_device_take_no_memory_when_they_are_overwritten(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import resource, torch
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        parameters = [torch.nn.Parameter(torch.randn(1 << 20, device="cuda")) for _ in range(256)]
+        optimizer = torch.optim.Adam(parameters)
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        before = peak()
+        optimizer.step()
+        grown = peak() - before
+        counts = torch.arange(100_003, dtype=torch.int32, device="cuda")
+        counts[1:-1] += 1  # an integer range that begins and ends within a page
+        counts[1:-1] = torch.randn(100_001, device="cuda").to(torch.int32)
+        result = [grown < 2**28, counts[0].item(), counts[-1].item(), int(counts[1:-1].max())]
+        """
+    )
+    assert run.result == [True, 0, 100_002, 0]
+
+
 def test_gradient_scaler_finds_no_infinity_in_uncomputed_gradients(emulate: Callable[..., Any]) -> None:
     run = emulate(
         """

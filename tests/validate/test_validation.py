@@ -6,6 +6,7 @@ import pytest
 from maya.errors import MayaError
 from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
 from maya.validate.recorder import require
+from maya.validate.run import reason_of
 from maya.validate.statistics import CONFIGURATION
 
 HEADER = (
@@ -249,3 +250,17 @@ def test_a_configuration_that_was_measured_again_is_one():
 def test_of_configurations_that_are_predicted_alike_any_may_be_chosen():
     (source, _) = summarise_errors(measurements((1.0, 1.0, 1), (1.0, 1.5, 2), (1.2, 1.1, 4)))
     assert source.selection == pytest.approx(1.25)
+
+
+def test_reason_is_the_error_of_a_traceback_or_the_first_line() -> None:
+    traceback = (
+        "rank 3: Traceback (most recent call last):\n  File \"train.py\", line 1, in <module>\nKeyError: 'a'\n\n"
+        "During handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+        "torch._inductor.exc.InductorError: AssertionError: expected size 8==8\nSet TORCHDYNAMO_VERBOSE=1"
+    )
+    assert reason_of(traceback) == "torch._inductor.exc.InductorError: AssertionError: expected size 8==8"
+    killed = (
+        "rank 0: the process was killed (0.5 GiB are free now)\nRuntimeError: caught: and gone on\na warning"
+    )
+    assert reason_of(killed) == "rank 0: the process was killed (0.5 GiB are free now)"
+    assert reason_of("") == ""

@@ -121,10 +121,6 @@ void begin(const std::string& path, bool exclusive) {
       ++self.trace.header().unsupported_count;
     }
   }
-  if (RankSlot* slot = rank_slot(self.config.rank)) {
-    slot->representative = static_cast<std::uint32_t>(self.config.rank);
-    slot->state = static_cast<std::uint32_t>(RankState::kRunning);
-  }
   restart_thread_clock();
   self.recording.store(true, std::memory_order_release);
 }

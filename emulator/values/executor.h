@@ -40,7 +40,9 @@ class Executor {
 // By family of kernels; nullptr: not one of them.
 std::unique_ptr<Executor> make_elementwise(const Signature& kernel);
 std::unique_ptr<Executor> make_reduction(const Signature& kernel);
+std::unique_ptr<Executor> make_rearranging(const Signature& kernel);
 std::unique_ptr<Executor> make_indexing(const Signature& kernel);
+std::unique_ptr<Executor> make_scan(const Signature& kernel);
 std::unique_ptr<Executor> make_compaction(const Signature& kernel);
 std::unique_ptr<Executor> make_ranking(const Signature& kernel);
 std::unique_ptr<Executor> make_foreach(const Signature& kernel);

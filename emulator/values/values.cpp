@@ -38,8 +38,8 @@ class Executors {
 
  private:
   static std::unique_ptr<Executor> make(const Signature& kernel) {
-    for (const auto family : {make_elementwise, make_reduction, make_indexing, make_compaction, make_ranking,
-                              make_foreach}) {
+    for (const auto family : {make_elementwise, make_reduction, make_rearranging, make_indexing, make_scan,
+                              make_compaction, make_ranking, make_foreach}) {
       if (auto executor = family(kernel)) return executor;
     }
     return make_opaque(kernel);

@@ -1,0 +1,77 @@
+#include "values/mover.h"
+
+#include <charconv>
+#include <cstring>
+#include <string>
+#include <tuple>
+
+namespace maya::values {
+
+int decimal(std::string_view text) {
+  int value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+std::size_t moved_bytes(std::string_view type) {
+  if (const auto scalar = scalar_type(type)) return size_of(*scalar);
+  const FunctorType opaque = parse_functor(type);
+  if (opaque.name != "OpaqueType" || opaque.templates.size() != 1) return 0;
+  return static_cast<std::size_t>(decimal(opaque.templates[0]));
+}
+
+bool small(std::int64_t elements, std::size_t bytes) {
+  return elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kSmallBytes);
+}
+
+bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source) {
+  if (small(elements, bytes)) return true;
+  if (!on_device(source, bytes) || !known(source, bytes) || content_at(source) == Content::kFloat) return false;
+  if (elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kCountableBytes)) return true;
+  if (Derivation::assumed()) lose(std::to_string(elements) + " indexed elements");
+  return false;
+}
+
+Content content_at(const std::byte* data) { return known_bytes().content(reinterpret_cast<std::uintptr_t>(data)); }
+
+Mover::Mover(std::size_t bytes, const std::byte* into)
+    : bytes_(bytes), countable_(into != nullptr && content_at(into) == Content::kCountableFloat) {}
+
+void Mover::move(std::byte* to, const std::byte* from) {
+  if (!holds(from)) look_up(from);
+  if (holds(from)) {
+    std::memcpy(to, from, bytes_);
+    extend(to);
+    return;
+  }
+  flush();
+  if (on_device(from, bytes_) && known(from, bytes_)) copy(to, from, bytes_);  // of several ranges
+  else forget(to, bytes_);
+}
+
+bool Mover::holds(const std::byte* from) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(from);
+  return address >= source_ && address + bytes_ <= range_.end;
+}
+
+void Mover::look_up(const std::byte* from) {
+  flush();
+  std::tie(source_, range_) = known_bytes().range(reinterpret_cast<std::uintptr_t>(from));
+  if (holds(from) && range_.assumed) Derivation::assume();
+}
+
+void Mover::extend(std::byte* to) {
+  if (to != end_) flush();
+  if (begin_ == nullptr) begin_ = to;
+  end_ = to + bytes_;
+}
+
+void Mover::flush() {
+  const bool countable = countable_ && range_.content == Content::kFloat;
+  if (begin_ != nullptr) {
+    wrote(begin_, static_cast<std::size_t>(end_ - begin_), countable ? Content::kCountableFloat : range_.content);
+  }
+  begin_ = end_ = nullptr;
+}
+
+}  // namespace maya::values

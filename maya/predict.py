@@ -158,7 +158,7 @@ def judge_trace(
         verdict=verdict,
         unsupported=tuple(incomplete),
         message=_what_is_missing(trace, estimates) if incomplete else "",
-        notes=(*what_if.notes, *trace.notes, *network.notes, *prediction.notes),
+        notes=(*what_if.notes, *trace.notes, *estimates.notes, *network.notes, *prediction.notes),
         stages_s={
             **(seconds or {}),
             "estimate": estimated - started,

@@ -54,13 +54,19 @@ class Estimator:
         # The same object often stands many times: told apart by identity before its fields are hashed.
         identities = np.fromiter(map(id, operations), dtype=np.int64, count=len(operations))
         _, first, inverse = np.unique(identities, return_index=True, return_inverse=True)
-        rows = [self._answer(operations[index]) for index in first]
+        distinct = [operations[index] for index in first]
+        rows = [self._answer(operation) for operation in distinct]
         return Estimates(
             seconds=np.array([row.seconds for row in rows], dtype=np.float64)[inverse],
             provenance=np.array([row.provenance for row in rows], dtype=np.uint8)[inverse],
             flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
+            notes=self._gemm.narrow_note(
+                operation
+                for operation, answer in zip(distinct, rows, strict=True)
+                if isinstance(operation, Gemm) and answer.provenance == Provenance.BORROWED
+            ),
         )
 
     def _answer(self, operation: Operation) -> _Answer:

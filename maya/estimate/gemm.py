@@ -8,6 +8,7 @@ guide, "Matrix Multiplication Background".)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -88,6 +89,26 @@ def math_dtype(gemm: Gemm, device: Device) -> str:
     return dtype
 
 
+def aligned(gemm: Gemm) -> bool:
+    """Whether the rows of all three matrices begin at multiples of 16 bytes, as far as sizes tell; of other types than
+    the 16-bit ones it is not asked."""
+    rows = (gemm.k if gemm.transpose_a else gemm.m, gemm.n if gemm.transpose_b else gemm.k, gemm.m)
+    dtype = gemm.dtype.split("_")[0]
+    return dtype not in ("fp16", "bf16") or all(size * ITEM_BYTES[dtype] % 16 == 0 for size in rows)
+
+
+def narrow_seconds(gemm: Gemm, device: Device) -> float:
+    """Seconds of a 16-bit product that is not `aligned`: its operands cannot be loaded by whole vectors, nor, on Hopper
+    and later, by the tensor memory accelerator, so that cuBLAS takes a kernel of Ampere's with narrow loads."""
+    return flops(gemm) / (NARROW_RATE * device.multiprocessors * device.clock_hz)
+
+
+# FLOP a clock and multiprocessor: 9,477 x 1,152 x 588 in bf16 in 130.56 us at 1,200 MHz on Hopper, taken to have 132
+# multiprocessors, by cutlass_80_tensorop_bf16_s16816gemm_..._align2; with 592 for 588 it took 36.96 us
+# (m87-labs/kestrel, pull request 143).
+NARROW_RATE = 2 * 9_477 * 1_152 * 588 / 130.56e-6 / (132 * 1.2e9)
+
+
 class GemmEstimator:
     """Durations of matrix products on one device."""
 
@@ -112,7 +133,23 @@ class GemmEstimator:
         seconds = float(model_seconds(fit, device, dtype, tokens, features, gemm.k, gemm.batch))
         if gemm.batch == 1:
             seconds *= self._correction(fit, dtype, tokens, features, gemm.k)
+        if not aligned(gemm) and (narrow := narrow_seconds(gemm, device)) > seconds:
+            return narrow, Provenance.BORROWED
         return seconds, fit.provenance
+
+    def narrow_note(self, gemms: Iterable[Gemm]) -> tuple[str, ...]:
+        """Names the largest of those that padding would speed up; nothing where there is none."""
+        unaligned = {gemm for gemm in gemms if not aligned(gemm)}
+        narrow = [gemm for gemm in unaligned if self.estimate(gemm)[0] == narrow_seconds(gemm, self._device)]
+        if not narrow:
+            return ()
+        largest = max(narrow, key=lambda gemm: (flops(gemm), gemm.m, gemm.n, gemm.operator.name))
+        shape = f"{largest.m} x {largest.n} x {largest.k} of {largest.operator.name or 'no operator'}"
+        return (
+            f"{len(narrow)} 16-bit matrix products have rows of no multiple of 16 bytes (the largest: {shape}): they "
+            "take what cuBLAS' kernels for such do, of which one measurement is known; padded to a multiple of 8 "
+            "elements they may be two to three times as fast",
+        )
 
     def _correction(self, fit: Fit, dtype: str, m: int, n: int, k: int) -> float:
         """measured / model near that shape: trilinear in the logarithms, clamped at the grid's edge."""

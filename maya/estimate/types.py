@@ -27,6 +27,7 @@ class Estimates:
     provenance: NDArray[np.uint8]
     flops: NDArray[np.float64]  # floating-point operations of matrix products, convolutions and attention
     unknown: tuple[str, ...] = ()  # what nothing could be said about
+    notes: tuple[str, ...] = ()
     # [operations, 2] Shares of (its device's link within the node, its NIC) that a collective keeps busy while
     # it runs alone; None: no collective shares anything.
     use: NDArray[np.float64] | None = None

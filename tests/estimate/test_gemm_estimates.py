@@ -108,3 +108,26 @@ def borrowed() -> Cluster:
 def test_roofline_grows_with_the_contraction(borrowed: Cluster, m: int, n: int, k: int, more: int) -> None:
     small, large = Estimator(borrowed).estimate([Gemm(m, n, k), Gemm(m, n, k * more)]).seconds
     assert 0 < small <= large
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100", "dgx-b200"])
+def test_rows_of_no_multiple_of_16_bytes_cost_what_narrow_loads_do(cluster: str) -> None:
+    padded = linear(16_384, 50_304, 4096)
+    odd = linear(16_384, 50_257, 4096)
+    backward = Gemm(m=4096, n=16_384, k=50_257)
+    tokens_only = linear(16_383, 50_304, 4096)  # how many rows there are does not shift their beginnings
+    answer = estimate(cluster, padded, odd, backward, tokens_only)
+    assert 1.8 < answer.seconds[1] / answer.seconds[0] < 10
+    assert answer.seconds[2] == pytest.approx(answer.seconds[1])
+    assert answer.seconds[3] == pytest.approx(answer.seconds[0], rel=0.05)
+    assert answer.provenance[1] == answer.provenance[2] == Provenance.BORROWED != answer.provenance[3]
+    assert (
+        len(answer.notes) == 1
+        and "2 16-bit matrix products" in answer.notes[0]
+        and "50257" in answer.notes[0]
+    )
+
+
+def test_a_small_product_is_as_fast_unaligned() -> None:
+    answer = estimate("dgx-h100", linear(64, 8, 1024), linear(64, 7, 1024))
+    assert answer.seconds[1] == pytest.approx(answer.seconds[0], rel=0.1) and answer.notes == ()

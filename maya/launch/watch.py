@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +15,7 @@ from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
 from maya.launch.layout import HEADER, rank_path
+from maya.launch.machine import cpu_ticks, how_it_ended, require_room
 from maya.launch.observed import Observed, observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
@@ -36,7 +33,6 @@ MERGED_AGAIN_AT = 2  # optimizer steps
 # what each costs undisturbed: short iterations are repeated, up to so many steps or for so long.
 WARM_STEPS = 9
 WARM_SECONDS = 1.0
-_RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trace_file.cpp)
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 
 
@@ -209,8 +205,8 @@ class Watch:
             return None
         path = rank_path(self.directory, rank).with_suffix(".outcome")
         if not path.exists():
-            _require_room(self.directory)
-            return self._failed(rank, f"{_how_it_ended(answer['code'])}\n{self._stderr(rank)}")
+            require_room(self.directory)
+            return self._failed(rank, f"{how_it_ended(answer['code'])}\n{self._stderr(rank)}")
         outcome = json.loads(path.read_text())
         if outcome["status"] == "oom":
             return self._out_of_memory(rank, outcome)
@@ -306,7 +302,7 @@ class Watch:
         places = tuple((self.control.steps(rank), self.control.wait_site(rank)) for rank in ranks)
         if all(state in (RankState.WAITING, RankState.PAUSED) for state in states):
             return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
-        ticks = sum(_cpu_ticks(pid) for name, pid in self.connection.living.items() if name != "store")
+        ticks = sum(cpu_ticks(pid) for name, pid in self.connection.living.items() if name != "store")
         return (*states, *places, ticks // 10)
 
 
@@ -318,38 +314,3 @@ def _said_of(inferred: dict[int, Between]) -> list[str]:
         f"{len(inferred)} pipeline stages did not run: they go round the loops of ranks {ranks} as often as lies in "
         "line with these, which another stage confirms"
     ]
-
-
-def _how_it_ended(code: int) -> str:
-    if code != -signal.SIGKILL:
-        return f"the process ended with status {code}"
-    running = "what ranks keep on the host is real; --ranks representatives runs the fewest at once"
-    return f"the process was killed, as Linux does where memory runs out ({_host_memory()}): {running}"
-
-
-def _host_memory() -> str:
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    kib = {line[0]: int(line[1]) for line in lines}
-    free, total = kib["MemAvailable:"] / 2**20, kib["MemTotal:"] / 2**20
-    return f"{free:.1f} GiB of this machine's {total:.1f} GiB are free now"
-
-
-def _require_room(directory: Path) -> None:
-    """Raises OSError where a rank could not go on recording: no fault of the job."""
-    free = shutil.disk_usage(directory).free
-    if free < _RECORDED_AT_A_TIME:
-        raise OSError(
-            errno.ENOSPC,
-            f"No space left on device: {free / 2**20:.2f} MiB free where ranks record, "
-            f"{_RECORDED_AT_A_TIME >> 20} MiB at a time; make room or set TMPDIR",
-            str(directory),
-        )
-
-
-def _cpu_ticks(pid: int) -> int:
-    """User and system time of a process and its ended children, in clock ticks (proc(5))."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return sum(int(field) for field in fields[11:15]) * 100 // os.sysconf("SC_CLK_TCK")

@@ -146,9 +146,9 @@ class GemmEstimator:
         largest = max(narrow, key=lambda gemm: (flops(gemm), gemm.m, gemm.n, gemm.operator.name))
         shape = f"{largest.m} x {largest.n} x {largest.k} of {largest.operator.name or 'no operator'}"
         return (
-            f"{len(narrow)} 16-bit matrix products have rows of no multiple of 16 bytes (the largest: {shape}): they "
-            "take what cuBLAS' kernels for such do, of which one measurement is known; padded to a multiple of 8 "
-            "elements they may be two to three times as fast",
+            f"{len(narrow)} 16-bit matrix products have rows of no multiple of 16 bytes (the largest: {shape}): padded "
+            "to 8 elements they may be two to three times as fast; they take what cuBLAS' kernels for such do, of "
+            "which one measurement is known",
         )
 
     def _correction(self, fit: Fit, dtype: str, m: int, n: int, k: int) -> float:

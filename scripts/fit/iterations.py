@@ -10,7 +10,7 @@ import numpy as np
 
 from maya.clusters.types import Cluster
 from maya.estimate import Estimator
-from maya.simulate import simulate
+from maya.simulate import build_network, place, simulate
 from maya.trace.types import JobTrace
 from maya.validate import Mapped, is_fit, map_row, read_rows
 from maya.validate.rows import Row
@@ -37,6 +37,16 @@ def estimated_s(trace: JobTrace, mapped: Mapped, sustainable: float | None = Non
 def simulated_s(trace: JobTrace, seconds: np.ndarray, cluster: Cluster) -> float:
     """The iteration's time when operations take `seconds`."""
     timeline = simulate(trace, seconds, cluster, iterations=2, keep_timeline=False)
+    return float(timeline.iterations_ns[-1]) * 1e-9
+
+
+def contended_s(trace: JobTrace, mapped: Mapped) -> float:
+    """The iteration's time where collectives share links, as `maya validate` predicts it."""
+    placed = place(trace, mapped.cluster)
+    estimates = Estimator(mapped.cluster).estimate(placed.operations)
+    seconds = mapped.software.durations(placed, estimates.seconds)
+    network = build_network(placed, estimates.use, mapped.cluster)
+    timeline = simulate(placed, seconds, mapped.cluster, iterations=2, keep_timeline=False, network=network)
     return float(timeline.iterations_ns[-1]) * 1e-9
 
 

@@ -131,6 +131,20 @@ def test_stages_of_unequal_layers_have_embedding_and_loss_for_a_layer_or_no_pred
     assert none == Unmapped("pipeline stages of unequal layers: the example has none")
 
 
+def test_a_network_mended_on_a_day_is_faster_from_then_on(rows):
+    bloom = MEGATRON.replace("paper-1", "bigscience_bloom_a100-1")
+    dates = (
+        "line 7",
+        "line 7, date 02-24; checked",
+        "line 7, date 02-25; checked",
+        "line 7, date 03-01; checked",
+    )
+    undated, before, since, later = (
+        map_row(rows(f'{bloom}"{notes}"')[0]).cluster.node.nic.efficiency for notes in dates
+    )
+    assert undated == before < since == later < 1
+
+
 def test_a_row_with_experts_has_the_router_of_the_test_it_names(rows):
     mapped = map_row(rows(EXPERTS)[0])
     for words in (

@@ -3,7 +3,6 @@
 // Functors are F<T, depth, read, result> (ForeachFunctors.cuh). An all-unknown list, the usual case, costs
 // a look-up per tensor.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
@@ -13,12 +12,6 @@
 
 namespace maya::values {
 namespace {
-
-int number(std::string_view text) {
-  int value = -1;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
 
 TensorLists lists_of(const TensorListType& type, const Launch& launch) {
   return TensorLists(type, launch.args, launch.grid[0]);
@@ -259,8 +252,8 @@ std::unique_ptr<Executor> make_foreach(const Signature& kernel) {
   const bool norm = functor.name.starts_with("Lp") || functor.name.starts_with("L2Norm") || functor.name == "MaxNormFunctor";
   if (norm) return make_opaque(kernel);
   const auto type = scalar_type(functor.templates[0]);
-  const bool regular = functor.templates.size() == 4 && number(functor.templates[1]) == lists.depth;
-  const int result = regular ? number(functor.templates[3]) : -1;
+  const bool regular = functor.templates.size() == 4 && decimal(functor.templates[1], -1) == lists.depth;
+  const int result = regular ? decimal(functor.templates[3], -1) : -1;
   if (type && result >= 0 && result < lists.depth) {
     if (auto binary = make_binary(kernel, lists, result, *type)) return binary;
     if (functor.name == "ZeroFunctor") return std::make_unique<Zero>(lists, *type);

@@ -2,10 +2,7 @@
 // aten/src/ATen/native/cuda): index and index_put (IndexKernel.cu), gather and scatter (ScatterGatherKernel.cu),
 // index_select and embedding (Indexing.cu, IndexKernelUtils.cu).
 #include <algorithm>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <vector>
+#include <cstring>
 
 #include "values/geometry.h"
 #include "values/mover.h"

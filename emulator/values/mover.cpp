@@ -1,17 +1,9 @@
 #include "values/mover.h"
 
-#include <charconv>
 #include <cstring>
 #include <string>
-#include <tuple>
 
 namespace maya::values {
-
-int decimal(std::string_view text) {
-  int value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
 
 std::size_t moved_bytes(std::string_view type) {
   if (const auto scalar = scalar_type(type)) return size_of(*scalar);

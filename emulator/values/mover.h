@@ -10,8 +10,6 @@
 
 namespace maya::values {
 
-int decimal(std::string_view text);  // 0: none
-
 // Of an element that is only moved: a scalar type, or OpaqueType<8>, OpaqueType<8u>. 0: neither.
 std::size_t moved_bytes(std::string_view type);
 

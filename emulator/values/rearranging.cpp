@@ -2,6 +2,7 @@
 // (files under aten/src/ATen/native/cuda): cat (Shape.cu), flip (TensorTransformations.cu, a kernel of IndexKernel.cu),
 // roll (TensorTransformations.cu), triu and tril (TriangularOps.cu).
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 

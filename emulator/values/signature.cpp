@@ -95,10 +95,13 @@ FunctorType parse_functor(std::string_view type) {
   const auto behind = behind_bracket(type, open);
   functor.parameters = split_arguments(type.substr(open + 1, behind - open - 2));
   functor.lambda = 1;
-  if (behind < type.size() && type[behind] == '#') {
-    std::from_chars(type.data() + behind + 1, type.data() + type.size(), functor.lambda);
-  }
+  if (behind < type.size() && type[behind] == '#') functor.lambda = decimal(type.substr(behind + 1), 1);
   return functor;
+}
+
+int decimal(std::string_view text, int otherwise) {
+  std::from_chars(text.data(), text.data() + text.size(), otherwise);
+  return otherwise;
 }
 
 }  // namespace maya::values

@@ -33,4 +33,7 @@ FunctorType parse_functor(std::string_view type);
 // "a, b<c, d>" -> {"a", "b<c, d>"}
 std::vector<std::string_view> split_arguments(std::string_view list);
 
+// The number that a template argument begins with, as "8u": 8.
+int decimal(std::string_view text, int otherwise = 0);
+
 }  // namespace maya::values

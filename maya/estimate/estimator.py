@@ -23,6 +23,7 @@ class _Answer:
     flops: float = 0.0
     unknown: str = ""
     use: tuple[float, float] = (0.0, 0.0)
+    narrow: Gemm | None = None  # the product itself, where unaligned rows decide its time
 
 
 class Estimator:
@@ -54,19 +55,14 @@ class Estimator:
         # The same object often stands many times: told apart by identity before its fields are hashed.
         identities = np.fromiter(map(id, operations), dtype=np.int64, count=len(operations))
         _, first, inverse = np.unique(identities, return_index=True, return_inverse=True)
-        distinct = [operations[index] for index in first]
-        rows = [self._answer(operation) for operation in distinct]
+        rows = [self._answer(operations[index]) for index in first]
         return Estimates(
             seconds=np.array([row.seconds for row in rows], dtype=np.float64)[inverse],
             provenance=np.array([row.provenance for row in rows], dtype=np.uint8)[inverse],
             flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
-            notes=self._gemm.narrow_note(
-                operation
-                for operation, answer in zip(distinct, rows, strict=True)
-                if isinstance(operation, Gemm) and answer.provenance == Provenance.BORROWED
-            ),
+            notes=gemm.narrow_note({row.narrow for row in rows if row.narrow}),
         )
 
     def _answer(self, operation: Operation) -> _Answer:
@@ -78,14 +74,13 @@ class Estimator:
     def _measured_or(self, worked_out: _Answer, operation: Operation) -> _Answer:
         if not self._measured or (seconds := self._measured.get(identity(operation))) is None:
             return worked_out
-        return replace(worked_out, seconds=seconds, provenance=Provenance.PROFILED, unknown="")
+        return replace(worked_out, seconds=seconds, provenance=Provenance.PROFILED, unknown="", narrow=None)
 
     def _work_out(self, operation: Operation) -> _Answer:
         device = self._cluster.device
         match operation:
             case Gemm():
-                peak = device.peak_flops.get(gemm.math_dtype(operation, device), device.vector_flops)
-                return self._sustained(*self._gemm.estimate(operation), gemm.flops(operation), peak)
+                return self._product(operation)
             case Convolution():
                 answer = convolution.estimate_convolution(operation, device)
                 return self._sustained(*answer, convolution.flops(operation), _tensor_peak(device))
@@ -98,6 +93,16 @@ class Estimator:
                 return _Answer(cost.seconds, provenance, use=cost.use)
             case Kernel():
                 return self._kernel(operation)
+
+    def _product(self, product: Gemm) -> _Answer:
+        device = self._cluster.device
+        burst_s, provenance = self._gemm.estimate(product)
+        narrow_s = 0.0 if provenance == Provenance.PROFILED else gemm.narrow_seconds(product, device)
+        peak = device.peak_flops.get(gemm.math_dtype(product, device), device.vector_flops)
+        if narrow_s <= burst_s:
+            return self._sustained(burst_s, provenance, gemm.flops(product), peak)
+        answer = self._sustained(narrow_s, Provenance.BORROWED, gemm.flops(product), peak)
+        return replace(answer, narrow=product)
 
     def _sustained(self, burst_s: float, provenance: Provenance, flops: float, peak: float) -> _Answer:
         return _Answer(sustained_seconds(burst_s, flops, peak, self._sustainable), provenance, flops)

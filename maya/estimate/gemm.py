@@ -8,7 +8,7 @@ guide, "Matrix Multiplication Background".)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -98,9 +98,23 @@ def aligned(gemm: Gemm) -> bool:
 
 
 def narrow_seconds(gemm: Gemm, device: Device) -> float:
-    """Seconds of a 16-bit product that is not `aligned`: its operands cannot be loaded by whole vectors, nor, on Hopper
-    and later, by the tensor memory accelerator, so that cuBLAS takes a kernel of Ampere's with narrow loads."""
-    return flops(gemm) / (NARROW_RATE * device.multiprocessors * device.clock_hz)
+    """The least seconds of a 16-bit product that is not `aligned`: its operands cannot be loaded by whole vectors, nor,
+    on Hopper and later, by the tensor memory accelerator, so that cuBLAS takes a kernel of Ampere's with narrow loads.
+    0 of all other products."""
+    return 0.0 if aligned(gemm) else flops(gemm) / (NARROW_RATE * device.multiprocessors * device.clock_hz)
+
+
+def narrow_note(narrow: Set[Gemm]) -> tuple[str, ...]:
+    """Names the largest of the products that padding would speed up; nothing where there is none."""
+    if not narrow:
+        return ()
+    largest = max(narrow, key=lambda gemm: (flops(gemm), gemm.m, gemm.n, gemm.operator.name))
+    shape = f"{largest.m} x {largest.n} x {largest.k} of {largest.operator.name or 'no operator'}"
+    return (
+        f"{len(narrow)} 16-bit matrix products have rows of no multiple of 16 bytes (the largest: {shape}): padded "
+        "to 8 elements they may be two to three times as fast; they take what cuBLAS' kernels for such do, of "
+        "which one measurement is known",
+    )
 
 
 # FLOP a clock and multiprocessor: 9,477 x 1,152 x 588 in bf16 in 130.56 us at 1,200 MHz on Hopper, taken to have 132
@@ -116,7 +130,9 @@ class GemmEstimator:
         self._device = device
 
     def estimate(self, gemm: Gemm) -> tuple[float, Provenance]:
-        """Seconds: the measured entry, else the model of that device, else one borrowed from the nearest."""
+        """Seconds: the measured entry, else the model of that device, else one borrowed from the nearest.
+
+        Of aligned rows: what those of others cost at least, `narrow_seconds` says."""
         device = self._device
         if min(gemm.m, gemm.n, gemm.k, gemm.batch) <= 0:
             return device.launch_latency_s, Provenance.ROOFLINE
@@ -133,23 +149,7 @@ class GemmEstimator:
         seconds = float(model_seconds(fit, device, dtype, tokens, features, gemm.k, gemm.batch))
         if gemm.batch == 1:
             seconds *= self._correction(fit, dtype, tokens, features, gemm.k)
-        if not aligned(gemm) and (narrow := narrow_seconds(gemm, device)) > seconds:
-            return narrow, Provenance.BORROWED
         return seconds, fit.provenance
-
-    def narrow_note(self, gemms: Iterable[Gemm]) -> tuple[str, ...]:
-        """Names the largest of those that padding would speed up; nothing where there is none."""
-        unaligned = {gemm for gemm in gemms if not aligned(gemm)}
-        narrow = [gemm for gemm in unaligned if self.estimate(gemm)[0] == narrow_seconds(gemm, self._device)]
-        if not narrow:
-            return ()
-        largest = max(narrow, key=lambda gemm: (flops(gemm), gemm.m, gemm.n, gemm.operator.name))
-        shape = f"{largest.m} x {largest.n} x {largest.k} of {largest.operator.name or 'no operator'}"
-        return (
-            f"{len(narrow)} 16-bit matrix products have rows of no multiple of 16 bytes (the largest: {shape}): padded "
-            "to 8 elements they may be two to three times as fast; they take what cuBLAS' kernels for such do, of "
-            "which one measurement is known",
-        )
 
     def _correction(self, fit: Fit, dtype: str, m: int, n: int, k: int) -> float:
         """measured / model near that shape: trilinear in the logarithms, clamped at the grid's edge."""

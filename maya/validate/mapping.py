@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maya.clusters import load
-from maya.clusters.types import Cluster, Device, Link
+from maya.clusters.types import Cluster, Device, Link, Node
 from maya.simulate.whatif import WhatIf
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
 from maya.validate.megatron import megatron_arguments, megatron_environment
@@ -123,7 +123,7 @@ def _cluster(row: Row) -> Cluster:
             node = node.model_copy(update=fabric)
     for key, (since, share) in FASTER_SINCE.items():
         if key in row.source and date_of(row) >= since:
-            node = node.model_copy(update={"nic": node.nic.model_copy(update={"efficiency": share})})
+            node = reaching(node, share)
     here = cluster.device.key
     speeds = (speed for (key, device), speed in HOST_SPEEDS.items() if key in row.source and device == here)
     return cluster.model_copy(
@@ -133,6 +133,11 @@ def _cluster(row: Row) -> Cluster:
             "host_speed": next(speeds, cluster.host_speed),
         }
     )
+
+
+def reaching(node: Node, share: float) -> Node:
+    """With NICs that reach that share of their rate."""
+    return node.model_copy(update={"nic": node.nic.model_copy(update={"efficiency": share})})
 
 
 def date_of(row: Row) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from maya.clusters.types import Cluster
 from maya.estimate import Estimator
 from maya.simulate import build_network, place, simulate
+from maya.simulate.network import Network
 from maya.trace.types import JobTrace
 from maya.validate import Mapped, is_fit, map_row, read_rows
 from maya.validate.rows import Row
@@ -34,9 +35,11 @@ def estimated_s(trace: JobTrace, mapped: Mapped, sustainable: float | None = Non
     return mapped.software.durations(trace, seconds)
 
 
-def simulated_s(trace: JobTrace, seconds: np.ndarray, cluster: Cluster) -> float:
-    """The iteration's time when operations take `seconds`."""
-    timeline = simulate(trace, seconds, cluster, iterations=2, keep_timeline=False)
+def simulated_s(
+    trace: JobTrace, seconds: np.ndarray, cluster: Cluster, network: Network | None = None
+) -> float:
+    """The iteration's time when operations take `seconds`; without a network every collective has its links alone."""
+    timeline = simulate(trace, seconds, cluster, iterations=2, keep_timeline=False, network=network)
     return float(timeline.iterations_ns[-1]) * 1e-9
 
 
@@ -46,8 +49,7 @@ def contended_s(trace: JobTrace, mapped: Mapped) -> float:
     estimates = Estimator(mapped.cluster).estimate(placed.operations)
     seconds = mapped.software.durations(placed, estimates.seconds)
     network = build_network(placed, estimates.use, mapped.cluster)
-    timeline = simulate(placed, seconds, mapped.cluster, iterations=2, keep_timeline=False, network=network)
-    return float(timeline.iterations_ns[-1]) * 1e-9
+    return simulated_s(placed, seconds, mapped.cluster, network)
 
 
 @dataclass(frozen=True)

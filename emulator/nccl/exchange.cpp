@@ -20,6 +20,7 @@ namespace maya::nccl {
 namespace {
 
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
+static_assert(kLargestPayload >= values::kSmallBytes);
 constexpr int kYields = 50;  // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;
@@ -228,8 +229,13 @@ Result post(const Placed& placed, const void* data, std::size_t bytes) {
   Message header{.signature = placed.signature(), .global_rank = static_cast<std::uint32_t>(rank_config().rank)};
   header.known = bytes && known_payload(placed, static_cast<const std::byte*>(data), bytes);
   std::strncpy(header.site, context_text(current_context()).c_str(), sizeof header.site - 1);
-  std::vector<std::byte> payload(static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes);
-  if (placed.call.factor != 1 && reduces(placed.call.collective)) scale(placed.call.type, placed.call.factor, payload);
+  std::span<const std::byte> payload(static_cast<const std::byte*>(data), bytes);
+  std::vector<std::byte> scaled;
+  if (header.known && placed.call.factor != 1 && reduces(placed.call.collective)) {
+    scaled.assign(payload.begin(), payload.end());
+    scale(placed.call.type, placed.call.factor, scaled);
+    payload = scaled;
+  }
   if (box.post(placed.channel(), placed.sequence, header, payload)) return Result::kSuccess;
   return fail(*placed.comm, Result::kSystemError,
               "the job's store of small collective payloads is full (" + std::to_string(box.capacity_bytes()) +

@@ -71,42 +71,71 @@ Mailbox::Chunk* Mailbox::chunk_at(std::uint64_t offset) const {
   return offset ? reinterpret_cast<Chunk*>(arena_.data() + offset) : nullptr;
 }
 
+// The chunk that a link leads to, made where there is none.
+Mailbox::Chunk* Mailbox::linked(std::atomic<std::uint64_t>& link, std::uint64_t first) {
+  std::uint64_t offset = link.load(std::memory_order_acquire);
+  if (!offset) {
+    offset = new_chunk(first);
+    link.store(offset, std::memory_order_release);
+  }
+  return chunk_at(offset);
+}
+
+// The chunk of that channel which was last used; nullptr where it lies behind `sequence`.
+Mailbox::Chunk* Mailbox::recent(std::uint64_t key, std::uint64_t sequence) const {
+  const std::lock_guard lock(guard_);
+  const auto last = last_.find(key);
+  return last != last_.end() && last->second->first <= sequence ? last->second : nullptr;
+}
+
+void Mailbox::remember(std::uint64_t key, Chunk* chunk) const {
+  const std::lock_guard lock(guard_);
+  last_[key] = chunk;
+}
+
 // Only the sender extends its channel (one process, calls on a communicator are not concurrent).
 Mailbox::Chunk* Mailbox::chunk_for(const ChannelKey& channel, std::uint64_t sequence) {
-  Entry* entry = claim(key_of(channel));
-  if (!entry) return nullptr;
-  std::atomic<std::uint64_t>* link = &entry->value;
-  for (std::uint64_t first = 0;; first += kChunk) {
-    if (!link->load(std::memory_order_acquire)) {
-      const std::uint64_t offset = new_chunk(first);
-      if (!offset) return nullptr;
-      link->store(offset, std::memory_order_release);
-    }
-    Chunk* chunk = chunk_at(link->load(std::memory_order_acquire));
-    if (sequence < first + kChunk) return chunk;
-    link = &chunk->next;
+  const std::uint64_t key = key_of(channel);
+  Chunk* chunk = recent(key, sequence);
+  if (!chunk) {
+    Entry* entry = claim(key);
+    chunk = entry ? linked(entry->value, 0) : nullptr;
   }
+  while (chunk && sequence >= chunk->first + kChunk) chunk = linked(chunk->next, chunk->first + kChunk);
+  if (chunk) remember(key, chunk);
+  return chunk;
 }
 
 bool Mailbox::post(const ChannelKey& channel, std::uint64_t sequence, const Message& header,
                    std::span<const std::byte> payload) {
-  Chunk* chunk = chunk_for(channel, sequence);
-  const std::uint64_t offset = chunk ? allocate(sizeof(Message) + payload.size()) : 0;
+  const std::size_t stored = header.known ? payload.size() : 0;
+  Chunk* chunk = payload.size() <= kLargestPayload ? chunk_for(channel, sequence) : nullptr;
+  const std::uint64_t offset = chunk ? allocate(sizeof(Message) + stored) : 0;
   if (!offset) return false;
   auto* message = new (arena_.data() + offset) Message(header);
   message->bytes = payload.size();
-  if (!payload.empty()) std::memcpy(message + 1, payload.data(), payload.size());
+  if (stored) std::memcpy(message + 1, payload.data(), stored);
   chunk->messages[sequence - chunk->first].store(offset, std::memory_order_seq_cst);
   wake();
   return true;
 }
 
+std::span<const std::byte> Message::payload() const {
+  static const std::byte zeros[kLargestPayload] = {};
+  return {known ? reinterpret_cast<const std::byte*>(this + 1) : zeros, static_cast<std::size_t>(bytes)};
+}
+
 const Message* Mailbox::find(const ChannelKey& channel, std::uint64_t sequence) const {
-  const Entry* entry = look_up(key_of(channel));
-  if (!entry) return nullptr;
-  const Chunk* chunk = chunk_at(entry->value.load(std::memory_order_acquire));
+  const std::uint64_t key = key_of(channel);
+  Chunk* chunk = recent(key, sequence);
+  if (!chunk) {
+    const Entry* entry = look_up(key);
+    chunk = entry ? chunk_at(entry->value.load(std::memory_order_acquire)) : nullptr;
+  }
   while (chunk && sequence >= chunk->first + kChunk) chunk = chunk_at(chunk->next.load(std::memory_order_acquire));
-  const std::uint64_t offset = chunk ? chunk->messages[sequence - chunk->first].load(std::memory_order_seq_cst) : 0;
+  if (!chunk) return nullptr;
+  remember(key, chunk);
+  const std::uint64_t offset = chunk->messages[sequence - chunk->first].load(std::memory_order_seq_cst);
   return offset ? reinterpret_cast<const Message*>(arena_.data() + offset) : nullptr;
 }
 

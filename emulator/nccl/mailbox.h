@@ -13,15 +13,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
-#include <string>
+#include <unordered_map>
 
 namespace maya::nccl {
 
 inline constexpr std::size_t kDirectoryEntries = 1 << 17;  // 2 MiB: channels and members of the whole job
 inline constexpr std::int32_t kCollectivePeer = -1;
+inline constexpr std::size_t kLargestPayload = 64 * 1024;
 
 // What a call says of itself; two ranks that meet at one sequence number must say the same.
 struct Signature {
@@ -34,13 +35,11 @@ struct Signature {
 struct Message {
   Signature signature;
   std::uint32_t global_rank = 0;
-  std::uint32_t known = 0;  // 1: the payload is real, 0: nobody computed it (zeros)
+  std::uint32_t known = 0;  // 1: the payload is real, 0: nobody computed it (zeros, of which none are stored)
   std::uint64_t bytes = 0;  // of payload; 0 when only the signature was sent
   char site[104] = {};      // operator that made the call, for mismatch reports
 
-  std::span<const std::byte> payload() const {
-    return {reinterpret_cast<const std::byte*>(this + 1), static_cast<std::size_t>(bytes)};
-  }
+  std::span<const std::byte> payload() const;
 };
 static_assert(sizeof(Message) == 136 && alignof(Message) == 8);
 
@@ -62,7 +61,7 @@ class Mailbox {
   // `arena` must be zeroed when its first user attaches; ranks attach in any order.
   explicit Mailbox(std::span<std::byte> arena) : arena_(arena) {}
 
-  // Stores message `sequence` of a channel. False when the arena is full.
+  // Stores message `sequence` of a channel, of at most kLargestPayload. False when the arena is full.
   bool post(const ChannelKey& channel, std::uint64_t sequence, const Message& header,
             std::span<const std::byte> payload);
 
@@ -105,8 +104,14 @@ class Mailbox {
   std::uint64_t new_chunk(std::uint64_t first);
   Chunk* chunk_at(std::uint64_t offset) const;
   Chunk* chunk_for(const ChannelKey& channel, std::uint64_t sequence);
+  Chunk* linked(std::atomic<std::uint64_t>& link, std::uint64_t first);
+  Chunk* recent(std::uint64_t key, std::uint64_t sequence) const;
+  void remember(std::uint64_t key, Chunk* chunk) const;
 
   std::span<std::byte> arena_;
+  // By channel, the chunk that this process last used: a channel of a million messages is not walked from its start.
+  mutable std::mutex guard_;
+  mutable std::unordered_map<std::uint64_t, Chunk*> last_;
 };
 
 }  // namespace maya::nccl

@@ -145,6 +145,8 @@ def reason_of(message: str) -> str:
     """The line of a prediction's message that says what went wrong: of a traceback the error, not the advice that some
     end with; else the first, which what the script wrote last may follow."""
     first, *others = message.strip().splitlines() or [""]
+    if "Last error:" in others[:-1]:  # what NCCL says, behind what PyTorch says of NCCL's errors
+        return others[others.index("Last error:") + 1]
     raised = [line for line in others if _RAISED.match(line)]
     return raised[-1] if raised and first.endswith(_TRACEBACK) else first
 

@@ -110,6 +110,18 @@ def test_large_tensors_are_recorded_and_read_zero(values: Values) -> None:
     assert values(body, 2) == [[0, 0]] * 2
 
 
+def test_a_long_job_of_small_uncomputed_sums_fits_the_jobs_store(values: Values) -> None:
+    body = """
+    loss = torch.randn(16_384, device=device)
+    for step in range(9_000):  # 1.1 GiB
+        dist.all_reduce(loss)
+    counted = torch.tensor([rank]).to(device)
+    dist.all_reduce(counted)
+    answer = [loss[0].item(), counted.item()]
+    """
+    assert values(body, 2) == [[0, 1]] * 2
+
+
 def test_ranks_that_call_different_collectives_are_both_named(launch: Callable[..., Any]) -> None:
     outcome = launch(
         """

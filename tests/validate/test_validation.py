@@ -277,4 +277,9 @@ def test_reason_is_the_error_of_a_traceback_or_the_first_line() -> None:
         "rank 0: the process was killed (0.5 GiB are free now)\nRuntimeError: caught: and gone on\na warning"
     )
     assert reason_of(killed) == "rank 0: the process was killed (0.5 GiB are free now)"
+    nccl = (
+        "rank 1: Traceback (most recent call last):\ntorch.distributed.DistBackendError: NCCL error in: NCCLUtils:77\n"
+        "ncclSystemError: System call (e.g. socket, malloc) failed.\nLast error:\nthe store is full"
+    )
+    assert reason_of(nccl) == "the store is full"
     assert reason_of("") == ""

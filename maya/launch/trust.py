@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,9 @@ class Trust:
 
     If they repeated from their second iteration on, a third is not waited for. If their ranks' first iterations told
     which of them work alike, and every check agreed, ranks are compared by the first, and not checked. If all ranks
-    along an axis did nearly the same, only the first of these runs.
+    along an axis did nearly the same, only the first of these runs; each time that they did not, it takes twice as
+    many jobs to be sure again, for what they differ in may be little in a longer one (an optimizer's shards in an
+    iteration of more micro-batches).
     """
 
     def __init__(self, jobs: int = SEVERAL_JOBS) -> None:
@@ -33,8 +36,8 @@ class Trust:
         self._steady = 0
         self._telling = 0
         self._trusting = 0
-        self._alike: Counter[Role] = Counter()
-        self._unlike: set[Role] = set()
+        self._alike: Counter[Role] = Counter()  # in how many jobs since one where they were not
+        self._enough: dict[Role, float] = defaultdict(lambda: self._jobs)  # of these
 
     def run(self, server: ForkServer, job: Job, directory: Path) -> Run:
         if job.iterations is not None:
@@ -62,15 +65,13 @@ class Trust:
         return run
 
     def _roles_alike(self) -> frozenset[Role]:
-        alike = {role for role, jobs in self._alike.items() if jobs >= self._jobs} - self._unlike
+        alike = {role for role, jobs in self._alike.items() if jobs >= self._enough[role]}
         self._trusting += bool(alike)
         return frozenset() if self._trusting % _DOUBTED == 0 else frozenset(alike)
 
     def _learn_axes(self, run: Run, trusted: frozenset[Role]) -> None:
         if run.repeated:
-            self._unlike |= trusted
+            self._enough.update(dict.fromkeys(trusted, math.inf))
         for role, alike in run.alike_along.items():
-            if alike:
-                self._alike[role] += 1
-            else:
-                self._unlike.add(role)
+            self._alike[role] = self._alike[role] + 1 if alike else 0
+            self._enough[role] *= 1 if alike else 2

@@ -29,27 +29,28 @@ def recorded_rows(table: Path, traces: Path, examples: Path) -> Iterator[tuple[R
                 yield row, mapped, trace
 
 
-def estimated_s(trace: JobTrace, mapped: Mapped, sustainable: float | None = None) -> np.ndarray:
-    """[operations] Seconds, with the software that was measured."""
-    seconds = Estimator(mapped.cluster, sustainable=sustainable).estimate(trace.operations).seconds
-    return mapped.software.durations(trace, seconds)
+@dataclass(frozen=True)
+class Iteration:
+    """A recorded row's trace on its cluster, with durations and shared links as `maya validate` has them."""
 
+    trace: JobTrace
+    seconds: np.ndarray  # [operations]
+    network: Network
 
-def simulated_s(
-    trace: JobTrace, seconds: np.ndarray, cluster: Cluster, network: Network | None = None
-) -> float:
-    """The iteration's time when operations take `seconds`; without a network every collective has its links alone."""
-    timeline = simulate(trace, seconds, cluster, iterations=2, keep_timeline=False, network=network)
-    return float(timeline.iterations_ns[-1]) * 1e-9
+    @staticmethod
+    def of(trace: JobTrace, mapped: Mapped, sustainable: float | None = None) -> Iteration:
+        """`sustainable`: the share of the peak rate that long runs keep up; None: the device's fitted one."""
+        placed = place(trace, mapped.cluster)
+        estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
+        seconds = mapped.software.durations(placed, estimates.seconds)
+        return Iteration(placed, seconds, build_network(placed, estimates.use, mapped.cluster))
 
-
-def contended_s(trace: JobTrace, mapped: Mapped) -> float:
-    """The iteration's time where collectives share links, as `maya validate` predicts it."""
-    placed = place(trace, mapped.cluster)
-    estimates = Estimator(mapped.cluster).estimate(placed.operations)
-    seconds = mapped.software.durations(placed, estimates.seconds)
-    network = build_network(placed, estimates.use, mapped.cluster)
-    return simulated_s(placed, seconds, mapped.cluster, network)
+    def simulated_s(self, cluster: Cluster) -> float:
+        """`cluster`: the one it was estimated on, or one that differs in its hosts alone."""
+        timeline = simulate(
+            self.trace, self.seconds, cluster, iterations=2, keep_timeline=False, network=self.network
+        )
+        return float(timeline.iterations_ns[-1]) * 1e-9
 
 
 @dataclass(frozen=True)

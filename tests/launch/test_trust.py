@@ -45,7 +45,15 @@ def test_axes_of_several_jobs_are_taken_for_alike_and_doubted_now_and_then():
     assert told[2] == told[-1] == {TENSOR, DATA}
 
 
-def test_an_axis_that_is_found_unlike_once_is_looked_at_in_every_job():
+def test_each_time_an_axis_is_found_unlike_it_takes_twice_as_many_jobs_to_be_sure_again():
+    server, trust = Server(), Trust(2)
+    server.axes = {TENSOR: True, DATA: False}
+    assert server.known(trust) == server.known(trust) == set()
+    server.axes = {TENSOR: True, DATA: True}
+    assert [DATA in server.known(trust) for _ in range(20)].index(True) == 8
+
+
+def test_an_axis_that_is_found_unlike_is_looked_at_in_the_jobs_that_follow():
     server, trust = Server(), Trust(1)
     assert server.known(trust) == set()
     assert server.known(trust) == {TENSOR, DATA}

@@ -26,7 +26,6 @@ ENOUGH = 256  # more tell nothing new
 FEWEST_OPERATORS = 3
 # Of observing an operator, beyond what the emulator sees of it: as scripts/bench/host measures it, on the reference.
 OBSERVING_NS = 350
-REFERENCE = files("maya.trace") / "reference_host.json"
 _BEYOND = np.iinfo(np.uint16).max  # the field's largest
 
 
@@ -53,27 +52,16 @@ def spans_of(raws: Sequence[tuple[RawRank, int]]) -> dict[str, Spans]:
     }
 
 
-def host_speed(spans: Mapping[str, Spans], table: Mapping[str, ReferenceSpan] | None = None) -> float | None:
+def host_speed(spans: Mapping[str, Spans]) -> float | None:
     """Of the machine that recorded `spans`, over the reference's; None where they hold too few operators that are known
-    of it. The weighted geometric mean of the middle half of the operators: some take other ways through PyTorch in one
-    script than in another.
+    of it. The weighted median over operators: some take other ways through PyTorch in one script than in another.
     """
-    table = reference() if table is None else table
-    known = [(each, table[operator]) for operator, each in spans.items() if operator in table]
+    known = [(each, reference()[operator]) for operator, each in spans.items() if operator in reference()]
     if len(known) < FEWEST_OPERATORS:
         return None
-    logs = np.log([there.within_ns / here.least_ns for here, there in known])
+    ratios = np.array([there.within_ns / here.least_ns for here, there in known])
     sure = np.array([min(here.count, ENOUGH) ** 0.5 / max(there.scatter, 0.05) for here, there in known])
-    return float(np.exp(_middle_mean(logs, sure)))
-
-
-def _middle_mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """The mean of what lies between the quarter and three quarters of the weight."""
-    order = np.argsort(values)
-    ends = np.cumsum(weights[order]) / weights.sum()
-    begins = ends - weights[order] / weights.sum()
-    inside = np.clip(np.minimum(ends, 0.75) - np.maximum(begins, 0.25), 0, None)
-    return float(np.average(values[order], weights=inside))
+    return float(np.quantile(ratios, 0.5, weights=sure, method="inverted_cdf"))
 
 
 def on_reference(records: NDArray[np.void], speed: float) -> NDArray[np.uint64]:
@@ -92,18 +80,6 @@ class ReferenceSpan:
 
 @cache
 def reference() -> dict[str, ReferenceSpan]:
-    """By operator, of the reference host: what all machines say that scripts/fit/reference_host wrote down."""
-    return combined(json.loads(REFERENCE.read_text()))
-
-
-def combined(machines: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, ReferenceSpan]:
-    """By operator the geometric mean of what `machines` say, by operator the members of a ReferenceSpan each; how far
-    they lie apart adds to their scatter.
-    """
-    result = {}
-    for operator in sorted(set().union(*machines.values())):
-        spans = [table[operator] for table in machines.values() if operator in table]
-        logs = np.log([span["within_ns"] for span in spans])
-        variance = np.var(logs) + np.mean([span["scatter"] ** 2 for span in spans])
-        result[operator] = ReferenceSpan(float(np.exp(logs.mean())), float(variance**0.5))
-    return result
+    """By operator, of the reference host: written by scripts/fit/reference_host."""
+    table = json.loads((files("maya.trace") / "reference_host.json").read_text())
+    return {operator: ReferenceSpan(**members) for operator, members in table["operators"].items()}

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from maya.launch.layout import WITHIN_NS
 from maya.launch.types import Run
 from maya.trace import collate
-from maya.trace.host_speed import (
-    FEWEST,
-    OBSERVING_NS,
-    combined,
-    host_speed,
-    reference,
-)
+from maya.trace.host_speed import FEWEST, OBSERVING_NS, host_speed, reference
 from maya.trace.types import JobTrace, Spans
 
 KNOWN = ("aten::bmm", "aten::add", "aten::sub", "aten::gelu")
@@ -47,29 +41,7 @@ def recorded(rank_writer: Any, directory: Path, slower: float, host_ns: float, r
 def test_speed_is_that_of_most_operators() -> None:
     assert host_speed(spans(dict.fromkeys(KNOWN, 4.0))) == pytest.approx(0.25)
     one_goes_another_way = dict.fromkeys(KNOWN, 4.0) | {"aten::gelu": 40.0}
-    assert host_speed(spans(one_goes_another_way)) == pytest.approx(0.25, rel=0.15)
-
-
-@given(slower=st.lists(st.floats(0.5, 2.0), min_size=3, max_size=4))
-def test_speed_lies_among_what_operators_tell(slower: list[float]) -> None:
-    speed = host_speed(spans(dict(zip(KNOWN, slower, strict=False))))
-    assert speed is not None and 1 / max(slower) * 0.999 <= speed <= 1 / min(slower) * 1.001
-
-
-def test_an_operator_on_which_machines_disagree_tells_less() -> None:
-    machines = {
-        "one": {
-            "aten::a": {"within_ns": 100.0, "scatter": 0.1},
-            "aten::b": {"within_ns": 100.0, "scatter": 0.1},
-        },
-        "other": {
-            "aten::a": {"within_ns": 100.0, "scatter": 0.1},
-            "aten::b": {"within_ns": 400.0, "scatter": 0.1},
-        },
-    }
-    both = combined(machines)
-    assert both["aten::a"].scatter == pytest.approx(0.1) and both["aten::a"].within_ns == pytest.approx(100)
-    assert both["aten::b"].scatter > 0.6 and both["aten::b"].within_ns == pytest.approx(200)
+    assert host_speed(spans(one_goes_another_way)) == pytest.approx(0.25)
 
 
 def test_few_operators_tell_no_speed() -> None:

@@ -78,7 +78,7 @@ def validate(
     done = _already_done(out)
     inputs = Inputs(examples, traces or out.with_name(out.name + ".traces"))
     with out.open("a", newline="") as file, details_path(out).open("a") as details:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not done and file.tell() == 0:
             writer.writeheader()
         wanted = [row for row in rows if row.id not in done and (not recorded or _is_kept(row, inputs))]

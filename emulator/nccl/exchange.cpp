@@ -20,7 +20,6 @@ namespace maya::nccl {
 namespace {
 
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
-static_assert(kLargestPayload >= values::kSmallBytes);
 constexpr int kYields = 50;  // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;

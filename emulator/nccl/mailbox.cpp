@@ -9,6 +9,7 @@
 #include <new>
 
 #include "core/hash.h"
+#include "values/values.h"
 
 namespace maya::nccl {
 namespace {
@@ -81,35 +82,31 @@ Mailbox::Chunk* Mailbox::linked(std::atomic<std::uint64_t>& link, std::uint64_t 
   return chunk_at(offset);
 }
 
-// The chunk of that channel which was last used; nullptr where it lies behind `sequence`.
-Mailbox::Chunk* Mailbox::recent(std::uint64_t key, std::uint64_t sequence) const {
+// The chunk that holds message `sequence`, from the one last used on; `first` and `next` yield a channel's chunks.
+template <typename First, typename Next>
+Mailbox::Chunk* Mailbox::walk(std::uint64_t key, std::uint64_t sequence, First first, Next next) const {
   const std::lock_guard lock(guard_);
-  const auto last = last_.find(key);
-  return last != last_.end() && last->second->first <= sequence ? last->second : nullptr;
-}
-
-void Mailbox::remember(std::uint64_t key, Chunk* chunk) const {
-  const std::lock_guard lock(guard_);
-  last_[key] = chunk;
+  Chunk*& last = last_[key];
+  Chunk* chunk = last && last->first <= sequence ? last : first();
+  while (chunk && sequence >= chunk->first + kChunk) chunk = next(*chunk);
+  if (chunk) last = chunk;
+  return chunk;
 }
 
 // Only the sender extends its channel (one process, calls on a communicator are not concurrent).
 Mailbox::Chunk* Mailbox::chunk_for(const ChannelKey& channel, std::uint64_t sequence) {
   const std::uint64_t key = key_of(channel);
-  Chunk* chunk = recent(key, sequence);
-  if (!chunk) {
+  const auto first = [&] {
     Entry* entry = claim(key);
-    chunk = entry ? linked(entry->value, 0) : nullptr;
-  }
-  while (chunk && sequence >= chunk->first + kChunk) chunk = linked(chunk->next, chunk->first + kChunk);
-  if (chunk) remember(key, chunk);
-  return chunk;
+    return entry ? linked(entry->value, 0) : nullptr;
+  };
+  return walk(key, sequence, first, [&](Chunk& chunk) { return linked(chunk.next, chunk.first + kChunk); });
 }
 
 bool Mailbox::post(const ChannelKey& channel, std::uint64_t sequence, const Message& header,
                    std::span<const std::byte> payload) {
   const std::size_t stored = header.known ? payload.size() : 0;
-  Chunk* chunk = payload.size() <= kLargestPayload ? chunk_for(channel, sequence) : nullptr;
+  Chunk* chunk = payload.size() <= values::kSmallBytes ? chunk_for(channel, sequence) : nullptr;
   const std::uint64_t offset = chunk ? allocate(sizeof(Message) + stored) : 0;
   if (!offset) return false;
   auto* message = new (arena_.data() + offset) Message(header);
@@ -121,20 +118,19 @@ bool Mailbox::post(const ChannelKey& channel, std::uint64_t sequence, const Mess
 }
 
 std::span<const std::byte> Message::payload() const {
-  static const std::byte zeros[kLargestPayload] = {};
+  static const std::byte zeros[values::kSmallBytes] = {};
   return {known ? reinterpret_cast<const std::byte*>(this + 1) : zeros, static_cast<std::size_t>(bytes)};
 }
 
 const Message* Mailbox::find(const ChannelKey& channel, std::uint64_t sequence) const {
   const std::uint64_t key = key_of(channel);
-  Chunk* chunk = recent(key, sequence);
-  if (!chunk) {
+  const auto first = [&] {
     const Entry* entry = look_up(key);
-    chunk = entry ? chunk_at(entry->value.load(std::memory_order_acquire)) : nullptr;
-  }
-  while (chunk && sequence >= chunk->first + kChunk) chunk = chunk_at(chunk->next.load(std::memory_order_acquire));
+    return entry ? chunk_at(entry->value.load(std::memory_order_acquire)) : nullptr;
+  };
+  const auto next = [&](const Chunk& chunk) { return chunk_at(chunk.next.load(std::memory_order_acquire)); };
+  const Chunk* chunk = walk(key, sequence, first, next);
   if (!chunk) return nullptr;
-  remember(key, chunk);
   const std::uint64_t offset = chunk->messages[sequence - chunk->first].load(std::memory_order_seq_cst);
   return offset ? reinterpret_cast<const Message*>(arena_.data() + offset) : nullptr;
 }

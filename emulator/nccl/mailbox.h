@@ -22,7 +22,6 @@ namespace maya::nccl {
 
 inline constexpr std::size_t kDirectoryEntries = 1 << 17;  // 2 MiB: channels and members of the whole job
 inline constexpr std::int32_t kCollectivePeer = -1;
-inline constexpr std::size_t kLargestPayload = 64 * 1024;
 
 // What a call says of itself; two ranks that meet at one sequence number must say the same.
 struct Signature {
@@ -61,7 +60,7 @@ class Mailbox {
   // `arena` must be zeroed when its first user attaches; ranks attach in any order.
   explicit Mailbox(std::span<std::byte> arena) : arena_(arena) {}
 
-  // Stores message `sequence` of a channel, of at most kLargestPayload. False when the arena is full.
+  // Stores message `sequence` of a channel, of at most values::kSmallBytes. False when the arena is full.
   bool post(const ChannelKey& channel, std::uint64_t sequence, const Message& header,
             std::span<const std::byte> payload);
 
@@ -105,8 +104,8 @@ class Mailbox {
   Chunk* chunk_at(std::uint64_t offset) const;
   Chunk* chunk_for(const ChannelKey& channel, std::uint64_t sequence);
   Chunk* linked(std::atomic<std::uint64_t>& link, std::uint64_t first);
-  Chunk* recent(std::uint64_t key, std::uint64_t sequence) const;
-  void remember(std::uint64_t key, Chunk* chunk) const;
+  template <typename First, typename Next>
+  Chunk* walk(std::uint64_t key, std::uint64_t sequence, First first, Next next) const;
 
   std::span<std::byte> arena_;
   // By channel, the chunk that this process last used: a channel of a million messages is not walked from its start.

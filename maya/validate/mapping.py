@@ -168,7 +168,7 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # Of the measured hosts over the reference host, and of their software over PyTorch 2.11 with torch.compile where it is
 # older, by source and device: fitted on the fit share (scripts/fit/host).
 HOST_SPEEDS = {
-    ("vtrain", "a100_sxm"): 0.707,  # Megatron-DeepSpeed of 2021 with TorchScript
+    ("vtrain", "a100_sxm"): 0.354,  # Megatron-DeepSpeed of 2021 with TorchScript
     ("megatron_lm_golden", "a100_sxm"): 0.386,
     ("megatron_lm_golden", "h100_sxm"): 0.595,
 }

@@ -124,6 +124,16 @@ def test_a_framework_with_zero_1_shards_its_optimizer(rows):
     assert sharded == [False, False, True]
 
 
+def test_vtrains_rows_on_one_node_recompute_nothing_and_pad_no_vocabulary(rows):
+    other, node, nodes = (
+        flags(map_row(rows(MEGATRON.replace("paper-1", name))[0]))
+        for name in ("paper-1", "vtrain_single_node_a100-0001", "vtrain_multi_node_a100-0001")
+    )
+    unpadded = "--make-vocab-size-divisible-by 1"
+    assert [(unpadded in each) for each in (other, node, nodes)] == [False, True, False]
+    assert [("--recompute-granularity full" in each) for each in (other, node, nodes)] == [True, False, True]
+
+
 def test_stages_of_unequal_layers_have_embedding_and_loss_for_a_layer_or_no_prediction(rows):
     bloom = MEGATRON.replace("Megatron-LM", "Megatron-DeepSpeed (BigScience BLOOM)")
     slots, none = (map_row(rows(bloom.replace(",105,20480", f",{layers},20480"))[0]) for layers in (103, 104))

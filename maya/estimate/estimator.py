@@ -123,7 +123,7 @@ class Estimator:
         moved = kernels.traffic(kernel)
         if moved is None:
             return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")
-        seconds, provenance = memory.bytes_seconds(moved.bytes, device, moved.variant)
+        seconds, provenance = memory.kernel_seconds(moved, device)
         return _Answer(seconds, Provenance.ROOFLINE if moved.guessed else provenance)
 
 

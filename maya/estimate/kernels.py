@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from maya.trace.types import Kernel
 
@@ -26,6 +27,10 @@ _TENSOR_LISTS = re.compile(
 )
 # fp32 to a 16-bit type: the name has the destination's type only.
 _NARROWING = re.compile(r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\(float\)")
+# element-wise with a calculator of offsets, and how many elements a thread takes at a time
+_STRIDED = re.compile(r"(?<!\w)elementwise_kernel<\d+, (\d+)")
+_NLL_SUM = re.compile(r"nll_loss_(?:forward|backward)_reduce")
+_ADDRESSED_BYTES = 2**31  # that a launch of a TensorIterator kernel reaches: larger operands take several
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
 _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
@@ -33,11 +38,15 @@ _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorAp
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes a kernel moves, the fit of the memory family that suits it, and whether the count is a guess."""
+    """What a kernel moves, how, and the fit of the memory family that suits it."""
 
     bytes: float
     variant: str = "elementwise"
     guessed: bool = False
+    again: float = 0.0  # bytes that are read once more where the rows in flight do not stay in L1
+    in_flight: float = 0.0  # bytes of the rows that one multiprocessor works on at a time
+    elements: float = 0.0  # words of up to four bytes, each found by its strides; 0: walked in a line
+    waits: float = 0.0  # reads that wait for one another
 
 
 @dataclass(frozen=True)
@@ -49,45 +58,61 @@ class Family:
     variant: str = "elementwise"
     item: int | None = None  # bytes of an element, where the name does not say
     partial: bool = False  # walks parts of its tensors: the bytes behind its arguments are too many
+    again: float = 0.0  # operands that later passes over a row read once more
+    kept: float = 0.0  # operands of which a row in flight has to stay in L1 for that to be cheap
+    resident: int = 0  # threads that a multiprocessor holds at a time
 
 
-def _family(
-    pattern: str,
-    operands: float,
-    variant: str = "elementwise",
-    item: int | None = None,
-    partial: bool = False,
-) -> Family:
-    return Family(re.compile(pattern), operands, variant, item, partial)
+def _family(pattern: str, operands: float, variant: str = "elementwise", **known: Any) -> Family:
+    return Family(re.compile(pattern), operands, variant, **known)
+
+
+_NORM_THREADS = 1536  # 40 registers a thread
+_FULL_THREADS = 2048
 
 
 # Passes over the largest tensor: what each algorithm must read and write once.
 FAMILIES = (
     # Apex' causal softmax reads the lower triangle and writes the whole square.
-    _family(r"scaled_upper_triang_masked_softmax\w*backward", 2, "softmax_once", 2, partial=True),
-    _family(r"scaled_upper_triang_masked_softmax", 1.5, "softmax_once", 2, partial=True),
+    _family(r"scaled_upper_triang_masked_softmax\w*backward", 2, "softmax_once", item=2, partial=True),
+    _family(r"scaled_upper_triang_masked_softmax", 1.5, "softmax_once", item=2, partial=True),
+    # Transformer Engine's keep their rows in registers.
+    _family(r"(ln|rmsnorm)_bwd_finalize", 0),  # sums what a few blocks have left
+    _family(r"(ln|rmsnorm)_bwd", 3, "softmax_once"),
+    _family(r"(ln|rmsnorm)_fwd", 2, "softmax_once"),
     _family(r"GammaBeta|gamma_beta|cuComputePartGradGammaBeta|cuComputeGradGammaBeta", 2, "layer_norm"),
     _family(
-        r"(layer_norm|LayerNorm|rms_?norm|RMSNorm).*(grad|Grad|backward|bwd)|ln_bwd|cuComputeGradInput",
+        r"(layer_norm|LayerNorm|rms_?norm|RMSNorm).*(grad|Grad|backward|bwd)|cuComputeGradInput",
         3,
         "layer_norm",
+        again=2,
+        kept=2,
+        resident=_NORM_THREADS,
     ),
+    _family(r"RowwiseMoments", 1, "layer_norm"),
+    _family(r"LayerNormForward", 2, "layer_norm"),  # its moments are there
     _family(
-        r"layer_norm|LayerNorm|RowwiseMoments|rms_?norm|RMSNorm|ln_fwd|cuApplyLayerNorm", 2, "layer_norm"
+        r"layer_norm|LayerNorm|rms_?norm|RMSNorm|cuApplyLayerNorm",
+        2,
+        "layer_norm",
+        again=1,
+        kept=1,
+        resident=_NORM_THREADS,
     ),
     _family(r"batch_norm_backward|batchnorm_bwd|bn_bw", 5),
     _family(r"batch_norm|batchnorm|bn_fw", 3),
     _family(r"softmax_warp_backward|SoftMaxBackwardSmem", 3, "softmax_once"),
-    _family(r"softmax_warp|SoftMaxForwardSmem", 2, "softmax_once"),
-    _family(r"[Ss]oft_?[Mm]ax_?[Bb]ackward", 3, "softmax"),
-    _family(r"[Ss]oft_?[Mm]ax", 2, "softmax"),
+    _family(r"softmax_warp|SoftMaxForward(Smem|Reg)", 2, "softmax_once"),
+    _family(r"[Ss]oft_?[Mm]ax_?[Bb]ackward", 3, "softmax", again=2, kept=2, resident=_FULL_THREADS),
+    _family(r"[Ss]oft_?[Mm]ax", 2, "softmax", again=2, kept=1, resident=_FULL_THREADS),
     _family(r"nll_loss_(forward|backward)_reduce", 0),  # reads one element a row
     _family(r"nll_loss|cross_entropy", 1),
     # One value a block or thread.
     _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
     _family(r"fused_dropout|masked_scale", 2.5),
     _family(r"embedding_backward|compute_grad_weight|sum_and_scatter|EmbeddingBackward", 1.5),
-    _family(r"CatArrayBatchedCopy", 2),
+    _family(r"CatArrayBatchedCopy_", 2),
+    _family(r"CatArrayBatchedCopy", 2, "concatenation"),
     # FSDP unpacks what it gathered as bare bytes: 16-bit parameters under its mixed precision.
     _family(r"split_with_sizes_copy", 2, item=2),
     _family(r"reduce_kernel|norm_kernel", 1),
@@ -106,12 +131,17 @@ FAMILIES = (
 
 def traffic(kernel: Kernel) -> Traffic | None:
     """The bytes that kernel moves, or None when nothing about it tells."""
+    if found := _STRIDED.search(kernel.name):
+        return _strided(kernel, int(found[1]))
     family = next((f for f in FAMILIES if f.pattern.search(kernel.name)), None)
     variant = family.variant if family else "elementwise"
     operands = _operands(kernel)
     item = item_bytes(kernel.name)
     if operands is not None and kernel.elements is not None and _converts(kernel.name, item):
-        return Traffic((4 * operands - 2) * kernel.elements, variant)
+        bytes_moved = (4 * operands - 2) * kernel.elements
+        if "unrolled_elementwise" in kernel.name:  # looks the type of each element up
+            return Traffic(bytes_moved, "unrolled", elements=kernel.elements)
+        return Traffic(bytes_moved, variant)
     if kernel.bytes is not None and not (family is not None and family.partial):
         return Traffic(float(kernel.bytes), variant)
     if "multi_tensor_apply" in kernel.name:
@@ -126,14 +156,48 @@ def traffic(kernel: Kernel) -> Traffic | None:
     if kernel.name.startswith("triton_"):  # Inductor's names
         return _triton(kernel)
     if family is not None:
-        elements = _elements(kernel)
-        guessed = elements[1] or (family.item is not None and not family.partial)
-        return Traffic(elements[0] * family.operands * (family.item or item), variant, guessed)
+        return _passes(kernel, family, family.item or item)
     if kernel.operator.sizes:
         total = sum(_numel(size) for size in kernel.operator.sizes) + _largest(kernel)
         threads = math.prod(kernel.grid) * math.prod(kernel.block)
         return Traffic(float(min(total, threads * _MOST_PER_THREAD) * item), guessed=True)
     return None
+
+
+def _strided(kernel: Kernel, per_thread: int) -> Traffic:
+    """An element-wise kernel on tensors that are broadcast or not contiguous: it works out where each element lies.
+
+    A thread has as many elements on their way at a time as the kernel's name says.
+    """
+    elements, guessed = _elements(kernel)
+    item = item_bytes(kernel.name)
+    tensors = [min(float(count), elements) for count in map(_numel, kernel.operator.sizes) if count]
+    read = sum(tensors) if tensors and "copy" not in kernel.name else elements
+    moved = (read + elements) * item if kernel.bytes is None else float(kernel.bytes)
+    return Traffic(moved, f"strided_{per_thread}", guessed, elements=elements * max(item / 4, 1.0))
+
+
+def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
+    elements, guessed = _elements(kernel)
+    operand = elements * item
+    row = max((size for size in kernel.operator.sizes if size), key=math.prod, default=(0,))[-1] * item
+    return Traffic(
+        operand * family.operands,
+        family.variant,
+        guessed or (family.item is not None and not family.partial),
+        again=operand * family.again,
+        in_flight=row * family.kept * (family.resident // math.prod(kernel.block)),
+        elements=elements if family.variant == "concatenation" else 0.0,
+        waits=_waits(kernel),
+    )
+
+
+def _waits(kernel: Kernel) -> float:
+    """One block sums the loss over all rows, a row a thread at a time (ATen/native/cuda/NLLLoss.cu)."""
+    if not _NLL_SUM.search(kernel.name):
+        return 0.0
+    rows = max((_numel(size) for size in kernel.operator.sizes if len(size) == 1), default=0)
+    return rows / math.prod(kernel.block)
 
 
 def item_bytes(name: str) -> int:
@@ -175,7 +239,11 @@ def _elements(kernel: Kernel) -> tuple[float, bool]:
         return float(kernel.elements), False
     threads = math.prod(kernel.grid) * math.prod(kernel.block)
     largest = _largest(kernel)
+    if "CatArray" in kernel.name:
+        return float(sum(map(_numel, kernel.operator.sizes))), False
     if largest > 0:
+        while "reduce_kernel" in kernel.name and largest * item_bytes(kernel.name) > _ADDRESSED_BYTES:
+            largest = (largest + 1) // 2
         return float(largest), False
     return 4.0 * threads, True  # ATen's element-wise kernels give a thread 4 elements (thread_work_size)
 

@@ -1,9 +1,14 @@
-"""Memory-bound work: bytes over the share of bandwidth that such kernels reach, plus a launch floor."""
+"""Memory-bound work: bytes over the share of bandwidth that such kernels reach, or elements over the rate at which
+multiprocessors find them, plus a launch floor."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from maya.clusters import Device
 from maya.estimate.fits import fit_for
+from maya.estimate.kernels import Traffic
 from maya.estimate.types import Provenance
 from maya.trace.types import Memcpy, Memset
 
@@ -17,22 +22,50 @@ _COPY_SETUP_S = 1.5e-6
 # A kernel finds in L2 what the one before it wrote, but not its other operands: about half, an assumption.
 _WARM_SHARE = 0.5
 
+_STEEPNESS = 2  # of the change from rows that stay in L1 to rows that do not (scripts/fit/memory)
+_WAIT_S = 1.1e-6  # of a read that has to wait for another one's answer, both from device memory (scripts/fit/memory)
+
 
 def floor_seconds(device: Device) -> float:
     """What the shortest kernel costs in a busy stream."""
     return float(fit_for("memory", device, "elementwise").coefficients["floor_s"])
 
 
-def bytes_seconds(moved: float, device: Device, variant: str = "elementwise") -> tuple[float, Provenance]:
-    """Seconds of a kernel that reads and writes `moved` bytes; `variant` names the efficiency's fit."""
-    fit = fit_for("memory", device, variant)
-    efficiency = float(fit.coefficients["efficiency"])
-    cached_rate = max(float(fit.coefficients.get("cached_rate", efficiency)), efficiency)
-    held = _WARM_SHARE / (
-        1 + (moved / device.l2_bytes) ** 2
-    )  # in L2; the shape is fitted, scripts/fit/memory
-    seconds = moved / device.memory_bandwidth * (held / cached_rate + (1 - held) / efficiency)
+def kernel_seconds(moved: Traffic, device: Device) -> tuple[float, Provenance]:
+    """Seconds of a kernel in a busy stream."""
+    fit = fit_for("memory", device, moved.variant)
+    elementwise = fit_for("memory", device, "elementwise")
+    seconds = work_seconds(moved, device, elementwise.coefficients | fit.coefficients)
     return floor_seconds(device) + seconds, fit.provenance
+
+
+def bytes_seconds(moved: float, device: Device) -> tuple[float, Provenance]:
+    """Seconds of an element-wise kernel that reads and writes `moved` bytes."""
+    return kernel_seconds(Traffic(moved), device)
+
+
+def work_seconds(moved: Traffic, device: Device, coefficients: Mapping[str, float]) -> float:
+    """What its bytes take of the memory's rate, or its elements of its multiprocessors', without a launch.
+
+    `coefficients`: `efficiency`, a share of the memory's bandwidth; `cached_rate`, that of what L2 holds (default: the
+    same); `elements_per_clock` of one multiprocessor (default: no limit).
+    """
+    efficiency = coefficients["efficiency"]
+    cached_rate = max(coefficients.get("cached_rate", efficiency), efficiency)
+    streamed = moved.bytes + spilled_bytes(moved, device)
+    held = _WARM_SHARE / (
+        1 + (streamed / device.l2_bytes) ** 2
+    )  # in L2; the shape is fitted, scripts/fit/memory
+    streamed_s = streamed / device.memory_bandwidth * (held / cached_rate + (1 - held) / efficiency)
+    clocks = moved.elements / coefficients.get("elements_per_clock", math.inf) / device.multiprocessors
+    return max(streamed_s, clocks / device.clock_hz) + moved.waits * _WAIT_S
+
+
+def spilled_bytes(moved: Traffic, device: Device) -> float:
+    """What later passes over a row fetch again, because the rows that a multiprocessor works on fill its L1 cache,
+    which is about the shared memory that a block may have (both are cut from one memory)."""
+    crowding = (moved.in_flight / device.shared_memory_per_block) ** _STEEPNESS
+    return moved.again * crowding / (1 + crowding)
 
 
 def copy_seconds(copy: Memcpy, device: Device) -> tuple[float, Provenance]:

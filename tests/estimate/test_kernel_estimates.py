@@ -209,3 +209,100 @@ def test_a_gather_of_single_elements_does_not_read_whole_rows() -> None:
     traffic = kernels.traffic(kernel(name, sizes=((2048, 50304), (2048,)), elements=2048))
     assert traffic is not None
     assert traffic.bytes == 2048 * (2 * 4 + 8)
+
+
+STRIDED = (
+    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
+    "float, float, at::native::binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&)::{lambda(int)#1}>(int)"
+)
+STRIDED_COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+    "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(c10::BFloat16)#1}> >(int)"
+)
+
+
+def seconds_on(cluster: str, *kernels_: Kernel) -> list[float]:
+    return list(map(float, Estimator(load(cluster)).estimate(kernels_).seconds))
+
+
+def test_a_broadcast_operand_is_read_as_often_as_it_has_elements() -> None:
+    rows = kernel(STRIDED, elements=4096 * 1024, sizes=((4096, 1024), (4096, 1)))
+    traffic = kernels.traffic(rows)
+    assert traffic is not None
+    assert traffic.bytes == (4096 * 1024 + 4096 + 4096 * 1024) * 4
+    assert traffic.variant == "strided_2"
+
+
+def test_a_strided_copy_does_not_read_where_it_writes() -> None:
+    assert moved(STRIDED_COPY, elements=1000, sizes=((1000,), (1000,), ())) == 2 * 1000 * 2
+
+
+def test_one_launch_of_a_broadcast_over_two_gigabytes_is_charged_its_part() -> None:
+    assert moved(STRIDED, elements=1 << 29, sizes=((8192, 1 << 17), (8192, 1))) == (2 * (1 << 29) + 8192) * 4
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100"])
+def test_finding_elements_by_their_strides_costs_more_than_walking_in_a_line(cluster: str) -> None:
+    strided = STRIDED.replace("float", "c10::BFloat16").replace("<128, 2", "<128, 4")
+    walked = kernel(ADD, elements=1 << 26)
+    found = kernel(strided, elements=1 << 26, sizes=((1 << 13, 1 << 13), (1 << 13, 1 << 13)))
+    fast, slow = seconds_on(cluster, walked, found)
+    assert fast < slow < 2 * fast
+
+
+def test_a_strided_kernel_gains_nothing_from_faster_memory() -> None:
+    cluster = load("dgx-a100")
+    device = cluster.device.model_copy(update={"memory_bandwidth": 2 * cluster.device.memory_bandwidth})
+    faster = cluster.model_copy(update={"device": device})
+    rows = kernel(STRIDED, elements=1 << 26, sizes=((1 << 13, 1 << 13), (1 << 13, 1)))
+    for of in (cluster, faster):
+        assert Estimator(of).estimate([rows]).seconds[0] == pytest.approx(seconds_on("dgx-a100", rows)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "short", "long", "threads", "passes"),
+    [
+        (NORM, 256, 32768, 128, 3 / 2),
+        (NORM_BACKWARD, 256, 32768, 128, 5 / 3),
+        (SOFTMAX, 2048, 131072, 1024, 4 / 2),
+    ],
+)
+def test_long_rows_are_read_anew_by_each_pass(
+    name: str, short: int, long: int, threads: int, passes: float
+) -> None:
+    def of(columns: int) -> Kernel:
+        rows = (1 << 28) // columns
+        return Kernel(name, (rows, 1, 1), (threads, 1, 1), operator=Operator("aten::op", ((rows, columns),)))
+
+    held, spilled = seconds_on("dgx-a100", of(short), of(long))
+    assert held < spilled < 1.05 * passes * held
+    assert spilled > 0.85 * passes * held
+
+
+def test_a_loss_summed_by_one_block_waits_for_its_rows() -> None:
+    name = (
+        "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>()"
+    )
+
+    def of(rows: int) -> Kernel:
+        return Kernel(
+            name, (1, 1, 1), (1024, 1, 1), operator=Operator("aten::nll_loss", ((rows, 9), (rows,)))
+        )
+
+    few, many = seconds_on("dgx-a100", of(1024), of(65536))
+    assert many - few == pytest.approx(63 * 1.1e-6)
+
+
+def test_concatenation_moves_all_its_inputs() -> None:
+    name = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4>()"
+    traffic = kernels.traffic(
+        kernel(name.replace("OpaqueType<2u>", "Half"), sizes=((8, 64), (8, 64), (8, 128), ()))
+    )
+    assert traffic is not None
+    assert traffic.bytes == 2 * 8 * 256 * 2
+    assert traffic.elements == 8 * 256
+
+
+def test_transformer_engines_last_sums_are_no_pass_over_the_activations() -> None:
+    name = "void transformer_engine::normalization::ln_bwd_finalize_general_kernel<float>()"
+    assert moved(name, sizes=((4096, 1024),)) == 0

@@ -169,14 +169,14 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # older, by source and device: fitted on the fit share (scripts/fit/host).
 HOST_SPEEDS = {
     ("vtrain", "a100_sxm"): 0.354,  # Megatron-DeepSpeed of 2021 with TorchScript
-    ("megatron_lm_golden", "a100_sxm"): 0.386,
-    ("megatron_lm_golden", "h100_sxm"): 0.595,
+    ("megatron_lm_golden", "a100_sxm"): 0.354,
+    ("megatron_lm_golden", "h100_sxm"): 0.707,
 }
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
 # llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too
 # (its doc/en/install.md): what was fitted on the A100s of llm-foundry is taken for it.
-_FLASH_ATTENTION_1 = {"attention": 1.9}
+_FLASH_ATTENTION_1 = {"attention": 1.8}
 SLOWER = {
     ("llm_foundry_fsdp_h100_a100", "a100_sxm"): _FLASH_ATTENTION_1,
     ("llm_foundry_fsdp_h100_a100", "h100_sxm"): _FLASH_ATTENTION_1 | {"gemm": 1.3},
@@ -209,4 +209,4 @@ FABRICS: dict[str, dict[str, Any]] = {
 
 # The share of its NICs' rate that a network reached from a day on: the 5.07 GB/s of Jean Zay's A100s were measured
 # before 2022-02-25, and no figure is stated of later. Fitted on the fit share's rows since (scripts/fit/network).
-FASTER_SINCE = {"bigscience_bloom": ("02-25", 0.14)}
+FASTER_SINCE = {"bigscience_bloom": ("02-25", 0.16)}

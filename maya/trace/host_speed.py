@@ -54,14 +54,24 @@ def spans_of(raws: Sequence[tuple[RawRank, int]]) -> dict[str, Spans]:
 
 def host_speed(spans: Mapping[str, Spans]) -> float | None:
     """Of the machine that recorded `spans`, over the reference's; None where they hold too few operators that are known
-    of it. The weighted median over operators: some take other ways through PyTorch in one script than in another.
+    of it. The weighted geometric mean of the middle half of the operators: some take other ways through PyTorch in one
+    script than in another.
     """
     known = [(each, reference()[operator]) for operator, each in spans.items() if operator in reference()]
     if len(known) < FEWEST_OPERATORS:
         return None
-    ratios = np.array([there.within_ns / here.least_ns for here, there in known])
+    logs = np.log([there.within_ns / here.least_ns for here, there in known])
     sure = np.array([min(here.count, ENOUGH) ** 0.5 / max(there.scatter, 0.05) for here, there in known])
-    return float(np.quantile(ratios, 0.5, weights=sure, method="inverted_cdf"))
+    return float(np.exp(_middle_mean(logs, sure)))
+
+
+def _middle_mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """The mean of what lies between a quarter and three quarters of the weight."""
+    order = np.argsort(values)
+    ends = np.cumsum(weights[order]) / weights.sum()
+    begins = ends - weights[order] / weights.sum()
+    inside = np.clip(np.minimum(ends, 0.75) - np.maximum(begins, 0.25), 0, None)
+    return float(np.average(values[order], weights=inside))
 
 
 def on_reference(records: NDArray[np.void], speed: float) -> NDArray[np.uint64]:

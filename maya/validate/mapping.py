@@ -170,7 +170,7 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 HOST_SPEEDS = {
     ("vtrain", "a100_sxm"): 0.354,  # Megatron-DeepSpeed of 2021 with TorchScript
     ("megatron_lm_golden", "a100_sxm"): 0.354,
-    ("megatron_lm_golden", "h100_sxm"): 0.707,
+    ("megatron_lm_golden", "h100_sxm"): 0.771,
 }
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of

@@ -1,8 +1,8 @@
 """Rates of memory-bound kernels from timed calls of several kernels: what `scripts/fit/memory` takes from Liger-Kernel.
 
-A call's time is the sum of its kernels'. Those of the fitted variants take the candidate coefficients, all others what
-the estimator says. Each device's coefficients are fitted on its calls of at least SHORTEST_S that do not wait for their
-host; what they cannot tell is taken from the other device.
+A call's time is the sum of its kernels'. Those of the fitted variants take the candidate coefficients, the others what
+the other tables tell of the A100. Each device's coefficients are fitted on its calls of at least SHORTEST_S that do not
+wait for their host.
 """
 
 from __future__ import annotations

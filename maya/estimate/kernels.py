@@ -29,7 +29,6 @@ _TENSOR_LISTS = re.compile(
 _NARROWING = re.compile(r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\(float\)")
 # element-wise with a calculator of offsets, and how many elements a thread takes at a time
 _STRIDED = re.compile(r"(?<!\w)elementwise_kernel<\d+, (\d+)")
-_NLL_SUM = re.compile(r"nll_loss_(?:forward|backward)_reduce")
 _ADDRESSED_BYTES = 2**31  # that a launch of a TensorIterator kernel reaches: larger operands take several
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
@@ -61,6 +60,7 @@ class Family:
     again: float = 0.0  # operands that later passes over a row read once more
     kept: float = 0.0  # operands of which a row in flight has to stay in L1 for that to be cheap
     resident: int = 0  # threads that a multiprocessor holds at a time
+    one_block: bool = False  # walks all rows, a row a thread at a time
 
 
 def _family(pattern: str, operands: float, variant: str = "elementwise", **known: Any) -> Family:
@@ -105,7 +105,8 @@ FAMILIES = (
     _family(r"softmax_warp|SoftMaxForward(Smem|Reg)", 2, "softmax_once"),
     _family(r"[Ss]oft_?[Mm]ax_?[Bb]ackward", 3, "softmax", again=2, kept=2, resident=_FULL_THREADS),
     _family(r"[Ss]oft_?[Mm]ax", 2, "softmax", again=2, kept=1, resident=_FULL_THREADS),
-    _family(r"nll_loss_(forward|backward)_reduce", 0),  # reads one element a row
+    # Reads one element a row (ATen/native/cuda/NLLLoss.cu).
+    _family(r"nll_loss_(forward|backward)_reduce", 0, one_block=True),
     _family(r"nll_loss|cross_entropy", 1),
     # One value a block or thread.
     _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
@@ -188,16 +189,13 @@ def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
         again=operand * family.again,
         in_flight=row * family.kept * (family.resident // math.prod(kernel.block)),
         elements=elements if family.variant == "concatenation" else 0.0,
-        waits=_waits(kernel),
+        waits=_rows(kernel) / math.prod(kernel.block) if family.one_block else 0.0,
     )
 
 
-def _waits(kernel: Kernel) -> float:
-    """One block sums the loss over all rows, a row a thread at a time (ATen/native/cuda/NLLLoss.cu)."""
-    if not _NLL_SUM.search(kernel.name):
-        return 0.0
-    rows = max((_numel(size) for size in kernel.operator.sizes if len(size) == 1), default=0)
-    return rows / math.prod(kernel.block)
+def _rows(kernel: Kernel) -> int:
+    """The length of the operator's longest vector: a loss' targets."""
+    return max((_numel(size) for size in kernel.operator.sizes if len(size) == 1), default=0)
 
 
 def item_bytes(name: str) -> int:

@@ -1,8 +1,8 @@
 """Rates of memory-bound kernels from timed calls of several kernels: what `scripts/fit/memory` takes from Liger-Kernel.
 
 A call's time is the sum of its kernels'. Those of the fitted variants take the candidate coefficients, the others what
-the other tables tell of the A100. Each device's coefficients are fitted on its calls of at least SHORTEST_S that do not
-wait for their host.
+the other tables tell of the A100. Each device's coefficients are fitted on its calls of at least SHORTEST_CALL_S that
+do not wait for their host.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from entries import entry
 from operators import MARK, Case, Measurement, measurements
 from scipy.optimize import least_squares
 
 from maya import clusters
 from maya.clusters import Device
-from maya.estimate import Estimator, fits, kernels, memory
+from maya.estimate import Estimator, kernels, memory
 from maya.estimate.kernels import Traffic
 from maya.trace import read_job
 from maya.trace.types import Kernel, Operation
@@ -42,8 +43,9 @@ FITTED = {
         "layer_norm": "efficiency",
     },
 }
+SOURCE = "Liger-Kernel, all_benchmark_data.csv: whole calls in which it takes part"
 START = {"elements_per_clock": 1.0, "efficiency": 0.85}
-SHORTEST_S = 100e-6  # below, a call is a matter of launches and of what L2 still holds
+SHORTEST_CALL_S = 100e-6  # below, a call is a matter of launches and of what L2 still holds
 HOST_S = 8e-6  # of an eager operator: calls of shorter kernels waited for their host
 _MARK = re.compile(r"FillFunctor<double>")
 
@@ -123,7 +125,7 @@ def usable(
     for measurement in timed:
         mine = operations[measurement.case]
         whole = measurement.case.mode == "full" and measurement.case.benchmark in halves
-        if whole or measurement.seconds < max(SHORTEST_S, HOST_S * len(mine)):
+        if whole or measurement.seconds < max(SHORTEST_CALL_S, HOST_S * len(mine)):
             continue
         moved, fixed_s = [], 0.0
         for operation, seconds in zip(mine, estimator.estimate(mine).seconds, strict=True):
@@ -156,28 +158,14 @@ def fit(
         error[test] = np.exp(logs(values, [mine[index] for index in test])) - 1
     for call, off in sorted(zip(mine, error, strict=True), key=lambda pair: pair[0].case):
         print(f"  {device.key} {call.case.benchmark} {call.case.mode} {call.case.size}: {off:+.1%}")
-    return [
-        entry(device, variant, name, float(np.exp(value)), error[[uses(call, variant) for call in mine]])
-        for (variant, name), value in zip(fitted.items(), best, strict=True)
-    ]
+    found = []
+    for (variant, name), value in zip(fitted.items(), np.exp(best).tolist(), strict=True):
+        off = error[[uses(call, variant) for call in mine]]
+        print(f"{device.key:10} {variant:14} {value:.3f} in {off.size} calls: "
+              f"median {np.median(abs(off)):.1%} mean {abs(off).mean():.1%} bias {off.mean():+.1%}")  # fmt: skip
+        found.append(entry(device, variant, {name: round(value, 4)}, off, SOURCE, "BSD-2-Clause"))
+    return found
 
 
 def uses(call: Call, variant: str) -> bool:
     return any(moved.variant == variant for moved in call.kernels)
-
-
-def entry(device: Device, variant: str, name: str, value: float, error: np.ndarray) -> dict[str, Any]:
-    gemm = fits.fit_for("gemm", device, "bf16")
-    print(f"{device.key:10} {variant:14} {value:.3f} in {error.size} calls: "
-          f"median {np.median(abs(error)):.1%} mean {abs(error).mean():.1%} bias {error.mean():+.1%}")  # fmt: skip
-    return {
-        "device": device.key,
-        "compute_capability": list(device.compute_capability),
-        "variant": variant,
-        "coefficients": {name: round(value, 4),
-                         "floor_s": max(gemm.coefficients["launch_s"], 2e-6)},
-        "source": "Liger-Kernel, all_benchmark_data.csv: whole calls in which it takes part",
-        "licence": "BSD-2-Clause",
-        "error": {"method": "5 folds", "points": int(error.size), "median": round(float(np.median(abs(error))), 4),
-                  "mean": round(float(abs(error).mean()), 4), "bias": round(float(error.mean()), 4)},
-    }  # fmt: skip

@@ -1,0 +1,29 @@
+"""Entries of maya/estimate/fits/memory.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from maya.clusters import Device
+from maya.estimate import fits
+
+SHORTEST_S = 2e-6  # no kernel in a busy stream takes less, the gap to its successor included
+
+
+def entry(
+    device: Device, variant: str, coefficients: dict[str, float], error: np.ndarray, source: str, licence: str
+) -> dict[str, Any]:
+    """`error` [points]: relative, each of a fit that had not seen the point."""
+    launch_s = fits.fit_for("gemm", device, "bf16").coefficients["launch_s"]
+    return {
+        "device": device.key,
+        "compute_capability": list(device.compute_capability),
+        "variant": variant,
+        "coefficients": coefficients | {"floor_s": max(launch_s, SHORTEST_S)},
+        "source": source,
+        "licence": licence,
+        "error": {"method": "5 folds", "points": int(error.size), "median": round(float(np.median(abs(error))), 4),
+                  "mean": round(float(abs(error).mean()), 4), "bias": round(float(error.mean()), 4)},
+    }  # fmt: skip

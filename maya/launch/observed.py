@@ -31,6 +31,7 @@ class Observed:
     blocks: Callable[[], tuple[int, ...]] = field(default=tuple, compare=False)
     # How often it made each call (stages.tokens): asked where hashes differ.
     times: Callable[[], Mapping[int, int]] = field(default=dict, compare=False)
+    before: int = field(default=0, compare=False)  # device calls before that iteration
 
     def share_unlike(self, other: Observed) -> float:
         """The share of the calls of either that the other did not make."""
@@ -66,7 +67,7 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
         made, count = np.unique(tokens(calls[regular(calls)], *table.lines), return_counts=True)
         return dict(zip(made.tolist(), count.tolist(), strict=True))
 
-    return Observed(segment, len(calls), transfers, table.used(records), blocks, times)
+    return Observed(segment, len(calls), transfers, table.used(records), blocks, times, start)
 
 
 class _Table:

@@ -31,6 +31,11 @@ def repetitions(hashes: Sequence[Sequence[int]], period: int) -> int:
     return count
 
 
+def whole_iterations(steps: int, period: int) -> int:
+    """Steps of the whole iterations that `steps` take, the last one to its end; of one at the least."""
+    return max(1, -(-steps // period)) * period
+
+
 def _repeats(tail: Sequence[int], period: int) -> bool:
     return all(tail[at] == tail[at - period] for at in range(period, len(tail)))
 

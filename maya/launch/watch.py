@@ -20,7 +20,7 @@ from maya.launch.observed import Observed, observe
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.stages import Between, hashes_in_line, telling
-from maya.launch.steady import classes, repetitions, steady_period
+from maya.launch.steady import classes, repetitions, steady_period, whole_iterations
 from maya.launch.types import Job, OutOfMemory, Run
 
 POLL_SECONDS = 0.002
@@ -28,6 +28,9 @@ LOOK_SECONDS = 0.5  # between looks at whether ranks still work
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
 STEADY_ITERATIONS = 2
 LONG_ITERATION = 50_000  # device calls, from which a rank takes many seconds for it
+SHORT = (
+    4  # times so many calls as a second iteration are in the first, at the most, where that stands for all
+)
 MERGED_AGAIN_AT = 2  # optimizer steps
 # An interpreter's first iterations are slower than those of a job that runs for days, and few calls tell little of
 # what each costs undisturbed: short iterations are repeated, up to so many steps or for so long.
@@ -74,6 +77,7 @@ class Watch:
         self.planned = False  # every rank has its representative
         self.first_iteration_tells = False
         self.warm_at: float | None = None  # time.monotonic(); from the first step on
+        self.rested_at = (0, time.monotonic())  # steps, and when
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()
@@ -166,20 +170,37 @@ class Watch:
         if steps == 2 and (calls := self._calls_if_long()):
             note = f"an iteration makes {calls:,} device calls: the second is taken as steady without a third"
             return self._traced((1, 2), 1, f"{note}; --iterations 2 runs that")
-        period = steady_period(hashes, self.wanted)
+        period = 1 if steps == 2 and self._second_tells() else steady_period(hashes, max(self.wanted, 2))
         if period is not None and (steps + period > WARM_STEPS or time.monotonic() >= self.warm_at):
             return self._traced((steps - period * repetitions(hashes, period), steps), period)
         if steps >= LAST_STEP:
             note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
             return self._traced((steps - 1, steps), 1, note)
-        self.control.step_limit = steps + (period or 1)
+        self.control.step_limit = steps + (self._steps_on(steps, period) if period else 1)
+        self.rested_at = (steps, time.monotonic())
         return None
+
+    def _steps_on(self, steps: int, period: int) -> int:
+        """Optimizer steps to run without a rest, after which caches are cold."""
+        before, since = self.rested_at
+        now = time.monotonic()
+        assert self.warm_at is not None
+        last = steps + int((self.warm_at - now) * (steps - before) / (now - since))
+        return whole_iterations(min(last, WARM_STEPS) - steps, period)
 
     def _stages_in_line(self) -> bool:
         """Whether what was inferred of stages that did not run holds for the iteration that has just ended."""
         lines = self._inferred().values()
         blocks = {rank: self._observed(rank).blocks() for rank in telling(lines)}
         return all(hashes_in_line(blocks[line.lower], blocks[line.upper], line.share) for line in lines)
+
+    def _second_tells(self) -> bool:
+        """Whether the second iteration is taken as steady without a third. One that is short beside the first may be of
+        an optimizer more than the script's jobs had before."""
+        if self.wanted > 1:
+            return False
+        seen = (self._observed(rank) for rank in self.crew.running)
+        return all(SHORT * each.calls >= each.before for each in seen)
 
     def _calls_if_long(self) -> int:
         """Device calls of the last iteration, of the rank that makes most; 0 where a third is worth its time."""
@@ -225,7 +246,7 @@ class Watch:
             )
         hashes = [self.control.segment_hashes(rank)[:steps] for rank in survivors]
         ended = f"the script ended after {steps} optimizer steps: its last iteration stands for all"
-        for wanted in range(self.wanted, 0, -1):
+        for wanted in range(max(self.wanted, 2), 0, -1):
             if steps > 1 and (period := steady_period(hashes, wanted)) is not None:
                 seen = repetitions(hashes, period)
                 return self._traced(

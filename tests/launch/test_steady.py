@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maya.launch.steady import MAX_PERIOD, classes, repetitions, steady_period
+from maya.launch.steady import MAX_PERIOD, classes, repetitions, steady_period, whole_iterations
 
 HASHES = st.integers(0, 2**64 - 1)
 
@@ -45,3 +45,10 @@ def test_each_rank_is_represented_by_the_lowest_of_its_hash(first):
     representative = classes(first)
     for rank, other in enumerate(representative):
         assert other <= rank and first[other] == first[rank] and first.index(first[rank]) == other
+
+
+@given(st.integers(-50, 50), st.integers(1, MAX_PERIOD))
+def test_iterations_that_run_on_are_whole_and_at_least_one(steps, period):
+    on = whole_iterations(steps, period)
+    assert on % period == 0 and on >= period
+    assert on - period < max(steps, 1)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from maya.clusters import load
+from maya.launch import ForkServer
 from maya.launch.roles import Role
 from maya.launch.trust import Trust
 from maya.launch.types import Job, Known, Run
@@ -77,3 +79,29 @@ def test_another_script_begins_anew():
     server.known(trust)
     assert server.known(trust, replace(JOB, script="other.py")) == set()
     assert server.known(trust, replace(JOB, script="other.py")) == {TENSOR, DATA}
+
+
+OPTIMIZERS = """
+import sys, torch
+weights = [torch.zeros(8, device="cuda", requires_grad=True) for _ in range(int(sys.argv[1]))]
+optimizers = [torch.optim.SGD([weight]) for weight in weights]
+while True:
+    for _ in range(40):
+        weights[0].data.add_(1)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+
+def test_a_job_of_more_optimizers_than_those_before_is_not_cut_at_the_first(tmp_path: Path):
+    """As Megatron-LM's are where a knob turns layers into mixtures of experts."""
+    script, trust = tmp_path / "train.py", Trust(2)
+    script.write_text(OPTIMIZERS)
+    with ForkServer(load("dgx-a100")) as server:
+        periods = [
+            trust.run(server, Job(str(script), (str(optimizers),)), tmp_path / "run").period
+            for optimizers in (1, 1, 1, 2, 2)
+        ]
+    assert periods == [1, 1, 1, 2, 2]

@@ -79,10 +79,7 @@ void announce(const void* function, Shapes& shapes) noexcept {
   shapes.~Shapes();
   const char* name = accessors().name(function);
   push_range(name ? name : "", text, function);
-  ThreadState& thread = this_thread();
-  ++thread.ranges;
-  thread.newest = thread.contexts_depth;
-  thread.before_newest = thread.host_ns;
+  ++this_thread().ranges;
 }
 
 // Has nothing to unwind when PyTorch throws: its exceptions do not agree with this library's static runtime.
@@ -94,10 +91,7 @@ void* start(void* context, const void* function) {
   return context;
 }
 
-void end(const void* function, void*) noexcept {
-  pop_range(function);
-  this_thread().newest = 0;
-}
+void end(const void* function, void*) noexcept { pop_range(function); }
 
 }  // namespace
 }  // namespace maya

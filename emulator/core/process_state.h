@@ -58,9 +58,7 @@ struct ThreadState {
   const void* owners[kDeepest] = {};        // who leaves them: see core/context.h
   std::uint64_t steps_mask = 0;       // which of them is an optimizer step
   bool describing = false;            // an operator for us, if a Described follows
-  std::uint64_t ranges = 0;           // operators observed that no record has counted yet
-  std::uint32_t newest = 0;           // depth of the operator that began since the last record and has not ended; 0: none
-  std::int64_t before_newest = 0;     // host_ns as it began
+  std::uint32_t ranges = 0;           // operators observed that no record has counted yet
 };
 
 ThreadState& this_thread();

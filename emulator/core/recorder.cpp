@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -79,20 +78,12 @@ void leave(ThreadState& thread) {
 
 struct HostTime {
   std::uint64_t ns;
-  std::uint16_t ranges, within;
+  std::uint32_t ranges;
 };
-
-constexpr std::uint64_t kMost = std::numeric_limits<std::uint16_t>::max();
 
 // The account for a new record.
 HostTime take_host_time(ThreadState& thread) {
-  const bool first_of_newest = thread.newest && thread.newest == thread.contexts_depth;
-  const std::int64_t within = first_of_newest ? (thread.host_ns - thread.before_newest) / kWithinNs : 0;
-  const std::uint64_t ranges = std::min(thread.ranges, kMost);
-  thread.ranges -= ranges;
-  thread.newest = 0;
-  return {static_cast<std::uint64_t>(std::exchange(thread.host_ns, 0)), static_cast<std::uint16_t>(ranges),
-          static_cast<std::uint16_t>(std::min(static_cast<std::uint64_t>(within), kMost))};
+  return {static_cast<std::uint64_t>(std::exchange(thread.host_ns, 0)), std::exchange(thread.ranges, 0)};
 }
 
 // Stable storage for content hashes by id, read without a lock.
@@ -177,7 +168,7 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     Record& slot = self.trace.next();
     slot = Record{static_cast<std::uint8_t>(kind), fields.flags, static_cast<std::uint16_t>(thread.index), stream,
                   op, context, host.ns, fields.size, arg,
-                  fields.sequence, fields.peer, fields.group, host.ranges, host.within, self.segment_hash};
+                  fields.sequence, fields.peer, fields.group, host.ranges, self.segment_hash};
     self.trace.commit();
     segment = self.segment_hash;
     if (kind == RecordKind::kStep) {

@@ -38,7 +38,7 @@ void TraceFile::open(const RankConfig& config, bool exclusive) {
   file_bytes_ = kHeaderBytes;
   grow();
   header_ = new (base_) TraceHeader{};
-  header_->version = 2;
+  header_->version = 3;
   header_->rank = static_cast<std::uint32_t>(config.rank);
   header_->world = static_cast<std::uint32_t>(config.world);
   header_->local_rank = static_cast<std::uint32_t>(config.local_rank);

@@ -46,17 +46,15 @@ struct Record {
   std::uint32_t sequence;   // collectives: ordinal on the communicator, from 0; p2p: from 0 per peer and direction
   std::int32_t peer;        // p2p: communicator rank of the peer; else -1
   std::uint32_t group;      // ordinal of the NCCL group it was launched in, 0: none
-  std::uint16_t ranges;     // operators observed on the thread since its previous record; more are left to the next
-  std::uint16_t within;     // host time since the innermost operator began, in kWithinNs; 0: not its first call
+  std::uint32_t ranges;     // operators observed on the thread since its previous record
   std::uint64_t hash;       // rolling hash of this segment (since the last kStep), after this record
 };
 static_assert(sizeof(Record) == 64);
-inline constexpr std::int64_t kWithinNs = 4;  // the largest stands for that and all beyond
 
 // First page of `rank-RRRRR.trace`; records follow at byte 4096.
 struct TraceHeader {
   char magic[8];
-  std::uint32_t version;  // 2
+  std::uint32_t version;  // 3
   std::uint32_t rank, world, local_rank;
   std::atomic<std::uint64_t> records;
   std::uint64_t capacity_bytes;  // device memory, datasheet

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from statistics import median_low
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +39,8 @@ from maya.launch.types import Job, Known, Run
 from maya.launch.watch import Watch
 
 START_SECONDS = 600.0  # for the heavy imports, on a machine that is busy with other things
+PACE_KEEPS_SECONDS = 30.0  # neighbours come and go,
+PACES = 5  # of which the one in the middle counts: some stay for a moment only
 
 
 class ForkServer:
@@ -53,6 +58,8 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._warmed_for: tuple[str, ...] = ()
+        self._paces_ns: deque[int] = deque(maxlen=PACES)
+        self._paced_at = -math.inf  # time.monotonic()
 
     def __enter__(self) -> ForkServer:
         return self
@@ -70,6 +77,7 @@ class ForkServer:
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         self._warm(job)
+        self._measure_pace()
         run = self._run_once(job, directory, started, known)
         while run.status == "failed" and self._missed_others(run, directory):
             # A rank may have missed one that had ended or was never started; with more of them it cannot.
@@ -115,7 +123,21 @@ class ForkServer:
         finally:
             connection.kill_all()
             control.close()
-        return run
+        return replace(run, pace_ns=median_low(self._paces_ns) if self._paces_ns else None)
+
+    def _measure_pace(self) -> None:
+        """How fast this machine is now, unless that was measured a moment ago."""
+        if time.monotonic() - self._paced_at < PACE_KEEPS_SECONDS:
+            return
+        result = Path(self._scratch.name) / "pace"
+        result.unlink(missing_ok=True)
+        connection = self._connection_or_fail()
+        connection.send({"do": "pace", "name": "pace", "core": self.cores[0], "result": str(result)})
+        while not any("ended" in answer for answer in connection.answers(START_SECONDS)):
+            pass
+        if result.exists():
+            self._paces_ns.append(int(result.read_text()))
+        self._paced_at = time.monotonic()
 
     @property
     def _device_dropped(self) -> bool:

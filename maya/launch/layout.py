@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 
 HEADER_BYTES: Final = 4096
-VERSION: Final = 2
+VERSION: Final = 3
 MAGIC: Final = b"MAYATRC1"
 FLAG_BLOCKING: Final = 1
 FLAG_GRAPH: Final = 2
-WITHIN_NS: Final = 4
 
 
 class RecordKind(IntEnum):
@@ -49,8 +48,7 @@ RAW_RECORD = np.dtype(
         ("sequence", "<u4"),
         ("peer", "<i4"),
         ("group", "<u4"),
-        ("ranges", "<u2"),
-        ("within", "<u2"),
+        ("ranges", "<u4"),
         ("hash", "<u8"),
     ]
 )

@@ -15,9 +15,9 @@ from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, announced_by_all, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank
 from maya.trace.host import UndisturbedTimes
-from maya.trace.host_speed import host_speed, on_reference, spans_of
+from maya.trace.host_speed import host_speed, on_reference
 from maya.trace.inferred import inferred_ranks
-from maya.trace.iteration import Calls, Cut, device_calls, samples, second_step, steady_iteration
+from maya.trace.iteration import Calls, Cut, device_calls, samples, steady_iteration
 from maya.trace.operations import OperationTable
 from maya.trace.rendezvous import PARTY, count_within
 from maya.trace.types import (
@@ -30,8 +30,7 @@ from maya.trace.types import (
 )
 
 _UNKNOWN_SPEED = (
-    "how fast this machine is cannot be told by this script: its host time is as recorded here, not scaled to the "
-    "cluster's hosts"
+    "how fast this machine is was not measured: host time is as recorded, not scaled to the cluster's hosts"
 )
 
 
@@ -50,8 +49,7 @@ def collate(run: Run) -> JobTrace:
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
     calls = [device_calls(raw) for raw in traced]
-    spans = spans_of([(each.raw, second_step(each.raw, run)) for each in calls])
-    speed = host_speed(spans)
+    speed = host_speed(run.pace_ns)
     if speed is None:
         notes.append(_UNKNOWN_SPEED)
     for each in calls:
@@ -87,7 +85,6 @@ def collate(run: Run) -> JobTrace:
         unsupported=tuple(dict.fromkeys(name for raw in raws for name in raw.unsupported)),
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
         host_speed=speed,
-        spans=spans,
         notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
 

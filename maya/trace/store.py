@@ -26,7 +26,6 @@ from maya.trace.types import (
     Operation,
     Operator,
     RankTrace,
-    Spans,
 )
 
 VERSION: Final = 2
@@ -77,7 +76,6 @@ def _job(trace: JobTrace) -> dict[str, Any]:
         "launched": trace.launched,
         "checked": trace.checked,
         "host_speed": trace.host_speed,
-        "spans": {operator: asdict(spans) for operator, spans in trace.spans.items()},
         "iterations_recorded": trace.iterations_recorded,
         "ranks": [
             {
@@ -118,7 +116,6 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         launched=job["launched"],
         checked=job["checked"],
         host_speed=job["host_speed"],
-        spans={operator: Spans(**members) for operator, members in job["spans"].items()},
         operations=tuple(_operation(members) for members in job["operations"]),
         communicators=tuple(_communicator(members) for members in job["communicators"]),
         iterations_recorded=job["iterations_recorded"],

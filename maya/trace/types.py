@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -162,14 +161,6 @@ class RankTrace:
 
 
 @dataclass(frozen=True)
-class Spans:
-    """What passed on the host from where an operator began to its first device call, observing included."""
-
-    least_ns: float  # undisturbed (trace/host.py)
-    count: int
-
-
-@dataclass(frozen=True)
 class JobTrace:
     world: int
     ranks: tuple[RankTrace, ...]  # one a class, in class order
@@ -184,5 +175,4 @@ class JobTrace:
     # Of the machine that recorded, over the reference, whose `host_ns` then are (trace/host_speed.py); None: not known,
     # and they are that machine's.
     host_speed: float | None = None
-    spans: Mapping[str, Spans] = field(default_factory=dict)  # by operator: what told the speed
     notes: tuple[str, ...] = field(default_factory=tuple)

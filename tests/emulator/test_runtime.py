@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maya.launch.layout import HEADER, WITHIN_NS, rank_path
+from maya.launch.layout import HEADER, rank_path
 from maya.trace.format import read_rank
 from maya.trace.types import RecordKind
 
@@ -140,7 +140,7 @@ def test_operator_of_symbolic_sizes_leaves_the_context_of_others_alone(emulate: 
     assert contexts == ["outer"]
 
 
-def test_records_tell_operators_and_the_host_time_within_the_last(emulate: Emulate) -> None:
+def test_records_count_the_operators_observed(emulate: Emulate) -> None:
     run = emulate(
         """
         import torch, time
@@ -157,10 +157,7 @@ def test_records_tell_operators_and_the_host_time_within_the_last(emulate: Emula
     )
     adds, (synchronized,) = run.trace.records[-12:-2], run.trace.records[-1:]
     assert adds["ranges"].tolist()[1:] == [3] * 9  # two views, and itself
-    assert (adds["within"] > 0).all()
-    assert (adds["within"].astype(int) * WITHIN_NS < adds["host_ns"]).all()
     assert synchronized["ranges"] == 0
-    assert synchronized["within"] == 0  # its operator began before the last call
 
 
 def test_script_may_use_pytorchs_profiler(emulate: Emulate) -> None:

@@ -39,6 +39,12 @@ def test_endless_data_parallel_training_ends_by_itself_as_one_class(launch: Laun
     assert 2 <= run.steady[1] - run.steady[0] < WARM_STEPS
 
 
+def test_the_machine_is_measured_before_the_ranks_run(launch: Launch) -> None:
+    run = launch(TRAINING)
+    assert run.pace_ns is not None
+    assert 1e5 < run.pace_ns < 1e9  # a training step of some hundred operators
+
+
 def test_iterations_of_a_second_are_not_repeated_to_warm(launch: Launch) -> None:
     pause = "import time\n"
     run = launch(pause + TRAINING.replace("optimizer.step()", "optimizer.step(); time.sleep(0.6)"))

@@ -31,7 +31,7 @@ def test_layout_is_the_emulators() -> None:
     assert RAW_RECORD.itemsize == 64
     fields = RAW_RECORD.fields
     assert fields is not None
-    names = ("host_ns", "size", "arg", "sequence", "peer", "group", "ranges", "within", "hash")
+    names = ("host_ns", "size", "arg", "sequence", "peer", "group", "ranges", "hash")
     assert {n: fields[n][1] for n in names} == {
         "host_ns": 16,
         "size": 24,
@@ -40,7 +40,6 @@ def test_layout_is_the_emulators() -> None:
         "peer": 44,
         "group": 48,
         "ranges": 52,
-        "within": 54,
         "hash": 56,
     }
     header = HEADER.fields

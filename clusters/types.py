@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import pairwise
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveFloat
 
 
 class _Frozen(BaseModel):
@@ -47,6 +48,18 @@ class Link(_Frozen):
     efficiency: float | None = Field(default=None, gt=0, le=1)
 
 
+def _ascending(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    sizes = [size for size, _ in points]
+    if not points or any(after <= before for before, after in pairwise(sizes)):
+        raise ValueError(f"[bytes, seconds] in ascending order of bytes are needed, not bytes of {sizes}")
+    return points
+
+
+# (bytes of the larger of a rank's two buffers, seconds) of a collective that has its links to itself.
+Timings = Annotated[tuple[tuple[PositiveFloat, PositiveFloat], ...], AfterValidator(_ascending)]
+CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]
+
+
 class Node(_Frozen):
     gpus: int = Field(gt=0)
     link: Link  # between the devices of a node: all that one device has of it
@@ -55,6 +68,9 @@ class Node(_Frozen):
     mesh: tuple[tuple[int, int, int], ...] = ()
     nics: int = Field(gt=0)
     nic: Link  # each NIC's
+    # What was timed within such a node (nccl-tests): collective -> ranks -> timings, which come before the device's own
+    # tables from their smallest size on.
+    collectives: dict[CollectiveName, dict[int, Timings]] = {}
 
 
 class Cluster(_Frozen):

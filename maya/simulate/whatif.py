@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ def _positive(option: str, text: str, number: str) -> float:
 
 def _with_link(cluster: Cluster, name: str, change: Callable[[float], float]) -> Cluster:
     """`name` is a link of the node (link, pair_link, nic) or its kind; nvlink means one behind a switch too."""
-    node, changed = cluster.node, {}
+    node, changed = cluster.node, dict[str, Any]()
     for place in ("link", "pair_link", "nic"):
         link: Link | None = getattr(node, place)
         if link is None:
@@ -139,6 +139,8 @@ def _with_link(cluster: Cluster, name: str, change: Callable[[float], float]) ->
         meant = (place, link.kind, *(("nvlink",) if link.kind == "nvswitch" else ()))
         if name in meant:
             changed[place] = link.model_copy(update={"bandwidth": change(link.bandwidth)})
+    if "link" in changed:
+        changed["collectives"] = {}  # were timed over the link that was
     if not changed:
         kinds_there = [link.kind for link in (node.link, node.pair_link, node.nic) if link is not None]
         raise WhatIfError(

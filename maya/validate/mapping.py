@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from maya.clusters import load
@@ -169,14 +171,12 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # older, by source and device: fitted on the fit share (scripts/fit/host).
 HOST_SPEEDS = {
     ("vtrain", "a100_sxm"): 0.354,  # Megatron-DeepSpeed of 2021 with TorchScript
-    ("megatron_lm_golden", "a100_sxm"): 0.354,
-    ("megatron_lm_golden", "h100_sxm"): 0.771,
 }
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
 # llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too
 # (its doc/en/install.md): what was fitted on the A100s of llm-foundry is taken for it.
-_FLASH_ATTENTION_1 = {"attention": 1.8}
+_FLASH_ATTENTION_1 = {"attention": 1.85}
 SLOWER = {
     ("llm_foundry_fsdp_h100_a100", "a100_sxm"): _FLASH_ATTENTION_1,
     ("llm_foundry_fsdp_h100_a100", "h100_sxm"): _FLASH_ATTENTION_1 | {"gemm": 1.3},
@@ -187,9 +187,24 @@ GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx
 
 _GBIT = 1e9 / 8
 # What the sources say of the network between nodes.
+
+
+def _timings(name: str) -> dict[str, dict[int, Any]]:
+    """What a source timed of collectives within its nodes, as `Node.collectives`."""
+    stored = json.loads((files("maya.validate") / name).read_text(encoding="utf-8"))["collectives"]
+    return {
+        collective: {int(ranks): tuple(map(tuple, points)) for ranks, points in of.items()}
+        for collective, of in stored.items()
+    }
+
+
 FABRICS: dict[str, dict[str, Any]] = {
     # vTrain (MICRO 2024), section V: four 200 Gb/s HDR a node
-    "vtrain": {"nics": 4, "nic": Link(kind="infiniband", bandwidth=200 * _GBIT, latency_s=3e-6)},
+    "vtrain": {
+        "nics": 4,
+        "nic": Link(kind="infiniband", bandwidth=200 * _GBIT, latency_s=3e-6),
+        "collectives": _timings("vtrain_collectives.json"),
+    },
     # Jean Zay: 4 x Omni-Path 100 Gb/s. The BLOOM chronicles measured an all-reduce bus bandwidth over 4 nodes of
     # 5.07 GB/s of A100s and 10.6 GB/s of V100s, of 50.
     "bigscience_bloom": {
@@ -209,4 +224,4 @@ FABRICS: dict[str, dict[str, Any]] = {
 
 # The share of its NICs' rate that a network reached from a day on: the 5.07 GB/s of Jean Zay's A100s were measured
 # before 2022-02-25, and no figure is stated of later. Fitted on the fit share's rows since (scripts/fit/network).
-FASTER_SINCE = {"bigscience_bloom": ("02-25", 0.16)}
+FASTER_SINCE = {"bigscience_bloom": ("02-25", 0.17)}

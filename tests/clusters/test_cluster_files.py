@@ -16,7 +16,7 @@ def test_shipped_cluster_names_a_source_for_every_device_and_node_figure(name: s
         "device.power_cap_w",
     }
     node = {"node.link", "node.nics", "node.nic"}
-    assert (device | node) - set(cluster.sources) == set()
+    assert (device | node | {"host_speed"}) - set(cluster.sources) == set()
 
 
 def test_the_promised_clusters_ship() -> None:
@@ -54,6 +54,28 @@ def test_a_file_can_extend_a_shipped_cluster(tmp_path: Path) -> None:
     assert (cluster.node.nics, cluster.node.nic.bandwidth) == (4, 25e9)
     assert cluster.node.nic.kind == "infiniband"
     assert cluster.device == load("dgx-a100").device
+
+
+def test_a_file_may_say_what_collectives_took_on_its_nodes(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "extends: dgx-a100\nname: own\nnode: {collectives: {all_reduce: {8: [[1048576, 92e-6], [4194304, 94e-6]]}}}\n"
+    )
+    assert load(own).node.collectives == {"all_reduce": {8: ((1048576, 92e-6), (4194304, 94e-6))}}
+
+
+@pytest.mark.parametrize(
+    ("timings", "wrong"),
+    [
+        ("all_reduce: {8: [[4e6, 94e-6], [1e6, 92e-6]]}", "ascending order of bytes"),
+        ("all_reduce: {8: []}", "ascending order of bytes"),
+        ("all_reduce: {8: [[1e6, 0]]}", "greater than 0"),
+        ("all_reduced: {8: [[1e6, 1e-6]]}", "'all_reduce'"),
+    ],
+)
+def test_timings_of_collectives_that_cannot_be(tmp_path: Path, timings: str, wrong: str) -> None:
+    error = _error(tmp_path, f"extends: dgx-a100\nname: own\nnode: {{collectives: {{{timings}}}}}\n")
+    assert wrong in error
 
 
 def _error(tmp_path: Path, text: str) -> str:

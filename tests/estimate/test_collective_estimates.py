@@ -31,6 +31,25 @@ def test_a_measured_size_gets_its_measured_duration(kind: str) -> None:
     assert answer.provenance[0] == Provenance.PROFILED
 
 
+def with_timings(timings: dict[str, dict[int, tuple[tuple[float, float], ...]]]) -> Estimator:
+    base = load("dgx-h100")
+    return Estimator(base.model_copy(update={"node": base.node.model_copy(update={"collectives": timings})}))
+
+
+def test_what_was_timed_on_the_cluster_comes_before_the_devices_tables() -> None:
+    estimator = with_timings({"all_reduce": {8: ((2**20, 1e-3), (2**22, 4e-3))}})
+
+    def timed(size: int, members: tuple[int, ...] = NODE, kind: str = "all_reduce") -> Collective:
+        return Collective(kind, "bf16", size, members)
+
+    exact, between, beyond = estimator.estimate([timed(2**20), timed(2**21), timed(2**23)]).seconds
+    assert (exact, between, beyond) == pytest.approx((1e-3, 2e-3, 8e-3))
+    kinds = estimator.estimate([timed(2**20), timed(2**21)]).provenance
+    assert list(kinds) == [Provenance.PROFILED, Provenance.LEARNED]
+    elsewhere = [timed(2**19), timed(2**21, NODE[:4]), timed(2**21, RAIL), timed(2**21, NODE, "all_gather")]
+    assert list(estimator.estimate(elsewhere).seconds) == seconds("dgx-h100", *elsewhere)
+
+
 def test_other_links_than_measured_are_modelled_from_the_measured_ones() -> None:
     base = load("dgx-h100")
     link = base.node.link.model_copy(update={"bandwidth": 2 * base.node.link.bandwidth})

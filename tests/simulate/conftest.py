@@ -16,7 +16,7 @@ from maya.trace.build import JobBuilder
 def ideal_cluster() -> Cluster:
     cluster = load("dgx-h100")
     device = cluster.device.model_copy(update={"launch_latency_s": 1e-12, "nccl_channels": 0})
-    return cluster.model_copy(update={"device": device})
+    return cluster.model_copy(update={"device": device, "host_speed": 1.0})
 
 
 Simulate = Callable[..., Timeline]

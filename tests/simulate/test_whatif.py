@@ -70,6 +70,14 @@ def test_links_are_scaled_or_replaced() -> None:
     assert cluster.node.nic.bandwidth == 100e9
 
 
+def test_collectives_timed_over_a_link_say_nothing_of_another() -> None:
+    timings = {"all_reduce": {8: ((2.0**20, 1e-4),)}}
+    own = load("dgx-h100")
+    own = own.model_copy(update={"node": own.node.model_copy(update={"collectives": timings})})
+    assert WhatIf.parse(links=["nic=2x"]).cluster(own).node.collectives == timings
+    assert WhatIf.parse(links=["nvlink=2x"]).cluster(own).node.collectives == {}
+
+
 def test_a_slower_host_takes_longer(ideal_cluster: Cluster) -> None:
     job = Pipeline(1, 1, forward_ns=10, backward_ns=10, host_ns=50).job()
     before, after = (

@@ -16,8 +16,10 @@ from maya.trace.types import Kernel
 
 # The first of these in a name is the type of its operands.
 _ITEM = re.compile(
-    r"(?P<two>BFloat16|bfloat16|Half\b|__half|half_t|fp16|bf16|short)|(?P<eight>double|\blong\b|int64|complex<float>)"
-    r"|(?P<one>\bbool\b|unsigned char|signed char|Float8|fp8|int8)|(?P<four>float|\bint\b|unsigned int|fp32)"
+    r"(?P<two>BFloat16|bfloat16|Half\b|__half|half_t|fp16|bf16|short|OpaqueType<2u>)"
+    r"|(?P<eight>double|\blong\b|int64|complex<float>|OpaqueType<8u>)"
+    r"|(?P<one>\bbool\b|unsigned char|signed char|Float8|fp8|int8|OpaqueType<1u>)"
+    r"|(?P<four>float|\bint\b|unsigned int|fp32|OpaqueType<4u>)"
 )
 _ITEM_BYTES = {"two": 2, "eight": 8, "one": 1, "four": 4}
 _OPERANDS = re.compile(r"(?:std::array|at::detail::Array)<char\s?\*, (\d+)")

@@ -24,7 +24,7 @@ from maya.clusters import Device
 from maya.estimate import Estimator, kernels, memory
 from maya.estimate.kernels import Traffic
 from maya.trace import read_job
-from maya.trace.types import Kernel, Operation
+from maya.trace.types import Kernel, Memcpy, Memset, Operation
 
 DEVICES = {"NVIDIA A100-SXM4-80GB": "dgx-a100", "NVIDIA H100 80GB HBM3": "dgx-h100"}
 # By device, what its calls decide: the coefficient of each variant.
@@ -129,10 +129,22 @@ def usable(
             continue
         moved, fixed_s = [], 0.0
         for operation, seconds in zip(mine, estimator.estimate(mine).seconds, strict=True):
-            traffic = kernels.traffic(operation) if isinstance(operation, Kernel) else None
+            traffic = traffic_of(operation)
             moved += [traffic] if traffic is not None else []
             fixed_s += float(seconds) if traffic is None else memory.floor_seconds(device)
         yield Call(measurement.case, measurement.seconds, fixed_s, tuple(moved))
+
+
+def traffic_of(operation: Operation) -> Traffic | None:
+    """What moves at the device's own rate, hence by the candidate coefficients."""
+    match operation:
+        case Kernel():
+            return kernels.traffic(operation)
+        case Memcpy(direction="d2d", bytes=moved):
+            return Traffic(2.0 * moved)
+        case Memset(bytes=moved):
+            return Traffic(float(moved))
+    return None
 
 
 def fit(

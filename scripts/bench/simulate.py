@@ -92,7 +92,8 @@ def compare(
     native_iterations: int,
     native_only: bool,
 ) -> int:
-    cluster, costs = load("dgx-h100"), HostCosts(launch_s=LAUNCH_NS * 1e-9)
+    cluster = load("dgx-h100").model_copy(update={"host_speed": 1.0})  # the baseline knows of no other
+    costs = HostCosts(launch_s=LAUNCH_NS * 1e-9)
     calls = sum(len(rank.records) for rank in trace.ranks)
     print(f"{len(trace.ranks)} ranks, {calls:,} calls an iteration")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# What maya/launch/pace.py measures on the reference host, which is thereby defined: a core of an AMD EPYC 9005 with
-# Python 3.11 and PyTorch 2.11.
+# What maya/launch/pace.py measures on the reference host, which is thereby defined, with Python 3.11 and PyTorch 2.11.
+# Cores of an AMD EPYC 9005 shared with others came to 0.75 to 0.92 of its speed.
 REFERENCE_PACE_NS = 1_290_000
 # Of observing an operator, beyond what the emulator sees of it: as scripts/bench/host measures it, on the reference.
 OBSERVING_NS = 350

@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from maya.clusters import Cluster, Link
+from maya.clusters.types import CollectiveName
 from maya.estimate.fits import fit_for
 from maya.estimate.memory import floor_seconds
 from maya.estimate.tables import FloatArray, collective_table
@@ -111,14 +113,11 @@ def _timed_here(
     collective: Collective, where: Placement, cluster: Cluster
 ) -> tuple[float, Provenance] | None:
     """From the cluster's own timings: log-log between sizes. Below the smallest, NCCL takes other protocols."""
-    timed = {str(name): of for name, of in cluster.node.collectives.items()}
-    timings = timed.get(collective.collective, {}).get(where.ranks)
+    timings = cluster.node.collectives.get(cast(CollectiveName, collective.collective), {}).get(where.ranks)
     if where.nodes > 1 or not timings or collective.bytes < timings[0][0]:
         return None
     sizes, seconds = np.array(timings).T
-    exact = bool((sizes == collective.bytes).any())
-    found = _interpolate(sizes, seconds, collective.bytes)
-    return found, Provenance.PROFILED if exact else Provenance.LEARNED
+    return _interpolate(sizes, seconds, collective.bytes), _certainty(sizes, collective.bytes)
 
 
 def _as_measured(where: Placement, cluster: Cluster) -> bool:
@@ -142,9 +141,12 @@ def _measured(collective: Collective, where: Placement, cluster: Cluster) -> tup
     wanted = collective.bytes * scale
     if collective.collective in ("reduce", "broadcast"):
         return _interpolate(sizes, seconds, wanted), Provenance.ROOFLINE
-    exact = near == where.ranks and bool((sizes == collective.bytes).any())
-    kind = Provenance.PROFILED if exact else Provenance.LEARNED
+    kind = _certainty(sizes, collective.bytes) if near == where.ranks else Provenance.LEARNED
     return _interpolate(sizes, seconds, wanted), kind
+
+
+def _certainty(sizes: FloatArray, bytes: int) -> Provenance:
+    return Provenance.PROFILED if (sizes == bytes).any() else Provenance.LEARNED
 
 
 def _interpolate(sizes: FloatArray, seconds: FloatArray, wanted: float) -> float:

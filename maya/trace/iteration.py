@@ -69,11 +69,11 @@ def samples(calls: Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64
     """(alike, host_ns) of the calls that tell what a steady one costs: none of the first step where there are more.
     What compilers time there, in loops of hundreds of calls, is like no other."""
     records = calls.raw.records
-    start = second_step(calls.raw, run)
+    start = _second_step(calls.raw, run)
     return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
 
 
-def second_step(raw: RawRank, run: Run) -> int:
+def _second_step(raw: RawRank, run: Run) -> int:
     """Where the calls after the first step begin; 0 where there are none that count."""
     steps = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
     return int(steps[0]) + 1 if run.steady[0] > 0 and len(steps) else 0

@@ -185,9 +185,6 @@ SLOWER = {
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}
 
-_GBIT = 1e9 / 8
-# What the sources say of the network between nodes.
-
 
 def _timings(name: str) -> dict[str, dict[int, Any]]:
     """What a source timed of collectives within its nodes, as `Node.collectives`."""
@@ -198,6 +195,8 @@ def _timings(name: str) -> dict[str, dict[int, Any]]:
     }
 
 
+_GBIT = 1e9 / 8
+# What the sources say of the network between nodes, and of collectives within them.
 FABRICS: dict[str, dict[str, Any]] = {
     # vTrain (MICRO 2024), section V: four 200 Gb/s HDR a node
     "vtrain": {

@@ -25,6 +25,8 @@ LIBRARIES = {
     ),
     "--float8": ("torchao", "torchao", "pip install torchao"),
 }  # fmt: skip
+# Without flash-attn Transformer Engine attends unfused and says nothing.
+FLASH_ATTENTION = ("flash-attn", "flash_attn", "scripts/transformer-engine brings its interface")
 
 
 class Recorder:
@@ -68,6 +70,9 @@ class Recorder:
 
 def require(mapped: Mapped) -> None:
     """Raises MayaError when the script's arguments ask for a library that is not installed."""
-    for argument, (library, module, installed_by) in LIBRARIES.items():
-        if argument in mapped.argv and importlib.util.find_spec(module) is None:
+    needed = [library for argument, library in LIBRARIES.items() if argument in mapped.argv]
+    if "transformer_engine" in mapped.argv and not {"fused", "unfused"} & set(mapped.argv):
+        needed.append(FLASH_ATTENTION)
+    for library, module, installed_by in needed:
+        if importlib.util.find_spec(module) is None:
             raise MayaError(f"{library} is not installed: {installed_by}")

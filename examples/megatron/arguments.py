@@ -8,6 +8,7 @@ import os
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pretrain a GPT with megatron-core.", allow_abbrev=False)
     _model(parser.add_argument_group("model"))
+    _latent_attention(parser.add_argument_group("multi-latent attention"))
     _experts(parser.add_argument_group("mixture of experts"))
     _parallelism(parser.add_argument_group("parallelism"))
     _training(parser.add_argument_group("training"))
@@ -37,6 +38,7 @@ def _model(group: argparse._ArgumentGroup) -> None:
                        default="learned_absolute")  # fmt: skip
     group.add_argument("--rotary-base", type=int, default=10000)
     group.add_argument("--rotary-percent", type=float, default=1.0)
+    group.add_argument("--rotary-interleaved", action="store_true")
     group.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
     group.add_argument("--norm-epsilon", type=float, default=1e-5)
     group.add_argument("--swiglu", action="store_true")
@@ -48,11 +50,22 @@ def _model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hidden-dropout", type=float, default=0.1)
     group.add_argument("--no-attention-softmax-in-fp32", action="store_false",
                        dest="attention_softmax_in_fp32")  # fmt: skip
+    group.add_argument("--apply-query-key-layer-scaling", action="store_true")
+    group.add_argument("--qk-layernorm", action="store_true", help="normalise queries and keys")
     group.add_argument("--init-method-std", type=float, default=0.02)
     group.add_argument("--transformer-impl", choices=["local", "transformer_engine"], default="local")
     group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"],
                        default="auto", help="local: flash and fused (cuDNN) are PyTorch's; auto: unfused")  # fmt: skip
     group.add_argument("--use-flash-attn", action="store_const", const="flash", dest="attention_backend")
+
+
+def _latent_attention(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--multi-latent-attention", action="store_true")
+    group.add_argument("--q-lora-rank", type=int, help="default: queries are not compressed")
+    group.add_argument("--kv-lora-rank", type=int, default=32)
+    group.add_argument("--qk-head-dim", type=int, default=128)
+    group.add_argument("--qk-pos-emb-head-dim", type=int, default=64)
+    group.add_argument("--v-head-dim", type=int, default=128)
 
 
 def _experts(group: argparse._ArgumentGroup) -> None:
@@ -86,6 +99,11 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--microbatch-group-size-per-virtual-pipeline-stage", type=int,
                        help="micro-batches of a stage in a row; default: the pipeline-parallel size")  # fmt: skip
     group.add_argument("--no-overlap-p2p-communication", action="store_false", dest="overlap_p2p_comm")
+    group.add_argument("--overlap-p2p-communication-warmup-flush", action="store_true")
+    group.add_argument("--decoder-first-pipeline-num-layers", type=int, help="default: like the other stages")
+    group.add_argument("--decoder-last-pipeline-num-layers", type=int, help="default: like the other stages")
+    group.add_argument("--use-tp-pp-dp-mapping", action="store_true",
+                       help="pipeline ranks lie closer together than data-parallel ones")  # fmt: skip
     group.add_argument("--scatter-gather-tensors-in-pipeline", action="store_true",
                        help="each tensor rank sends its share of what a stage hands over, as with "
                        "--sequence-parallel")  # fmt: skip
@@ -98,6 +116,7 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
                        help="copies of the sharded optimizer state among the data-parallel ranks")  # fmt: skip
     group.add_argument("--overlap-grad-reduce", action="store_true")
     group.add_argument("--overlap-param-gather", action="store_true")
+    group.add_argument("--overlap-param-gather-with-optimizer-step", action="store_true")
     group.add_argument("--no-align-grad-reduce", action="store_false", dest="align_grad_reduce")
     group.add_argument("--no-align-param-gather", action="store_false", dest="align_param_gather")
     group.add_argument("--ddp-bucket-size", type=int)
@@ -125,6 +144,7 @@ def _training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--loss-scale", type=float, help="fp16: constant instead of dynamic")
     group.add_argument("--initial-loss-scale", type=float, default=2.0**32)
     group.add_argument("--lr", type=float, default=1.5e-4)
+    group.add_argument("--decoupled-lr", type=float, help="of embeddings and output weights")
     group.add_argument("--min-lr", type=float, default=0.0)
     group.add_argument("--lr-decay-style", choices=["constant", "linear", "cosine"], default="linear")
     group.add_argument("--lr-decay-iters", type=int, help="default: --train-iters")
@@ -137,6 +157,8 @@ def _training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--adam-eps", type=float, default=1e-8)
     group.add_argument("--no-check-for-nan-in-loss-and-grad", action="store_false",
                        dest="check_for_nan_in_loss_and_grad")  # fmt: skip
+    group.add_argument("--calculate-per-token-loss", action="store_true",
+                       help="gradients by the tokens of the whole batch, not of each micro-batch")  # fmt: skip
     group.add_argument("--log-interval", type=int, default=100)
     group.add_argument("--log-params-norm", action="store_true")
     group.add_argument("--log-num-zeros-in-grad", action="store_true")
@@ -158,6 +180,9 @@ def _fusions(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-gradient-accumulation-fusion", action="store_false",
                        dest="gradient_accumulation_fusion")  # fmt: skip
     group.add_argument("--cross-entropy-loss-fusion", action="store_true")
+    group.add_argument("--defer-embedding-wgrad-compute", action="store_true",
+                       help="the output weights' gradients are computed while the pipeline drains")  # fmt: skip
+    group.add_argument("--wgrad-deferral-limit", type=int, default=0)
 
 
 def _fp8(group: argparse._ArgumentGroup) -> None:
@@ -192,6 +217,12 @@ def validate(args: argparse.Namespace) -> None:
         raise ValueError("--overlap-param-gather needs --use-distributed-optimizer")
     if args.overlap_param_gather and not args.overlap_grad_reduce:
         raise ValueError("--overlap-param-gather needs --overlap-grad-reduce")
+    if args.overlap_param_gather_with_optimizer_step and not (
+        args.overlap_param_gather and args.virtual_pipeline_model_parallel_size
+    ):
+        raise ValueError(
+            "--overlap-param-gather-with-optimizer-step needs --overlap-param-gather and virtual pipeline stages"
+        )
     _validate_optimizer_instances(args)
 
 
@@ -247,13 +278,22 @@ def _validate_parallelism(args: argparse.Namespace) -> None:
             f"seq-length ({args.seq_length}) is not divisible by tensor-model-parallel-size ({tp}), "
             f"which {scatters} needs"
         )
+    _validate_virtual_pipeline(args, _layers_of_a_stage(args))
+
+
+def _layers_of_a_stage(args: argparse.Namespace) -> int:
+    """Of one that neither --decoder-first-pipeline-num-layers nor --decoder-last-pipeline-num-layers speaks of."""
+    stated = [args.decoder_first_pipeline_num_layers, args.decoder_last_pipeline_num_layers]
+    unequal = [layers for layers in stated if layers is not None]
     more = args.account_for_embedding_in_pipeline_split + args.account_for_loss_in_pipeline_split
-    if (args.num_layers + more) % pp:
+    layers, stages = args.num_layers - sum(unequal) + more, args.pipeline_model_parallel_size - len(unequal)
+    if stages < 1 or layers % stages:
         counted = f" + {more} for embedding and loss" if more else ""
-        raise ValueError(
-            f"num-layers ({args.num_layers}){counted} is not divisible by pipeline-model-parallel-size ({pp})"
-        )
-    _validate_virtual_pipeline(args, (args.num_layers + more) // pp)
+        counted += f" - {sum(unequal)} of the first and last stage" if unequal else ""
+        size = f"pipeline-model-parallel-size ({args.pipeline_model_parallel_size})"
+        size += f" - {len(unequal)}" if unequal else ""
+        raise ValueError(f"num-layers ({args.num_layers}){counted} is not divisible by {size}")
+    return layers // stages
 
 
 def _validate_virtual_pipeline(args: argparse.Namespace, layers: int) -> None:

@@ -6,7 +6,7 @@ move the same bytes.
 
 import importlib.util
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import megatron.core.optimizer as optimizers
@@ -107,10 +107,12 @@ def provide_fused_kernels() -> None:
     _provide("scaled_masked_softmax_cuda", get_batch_per_block=lambda sq, sk, b, heads: 1)
     if not layers._grad_accum_fusion_available:
         layers._grad_accum_fusion_available = True
-        layers.fused_weight_gradient_mlp_cuda = SimpleNamespace(
+        _provide(
+            "fused_weight_gradient_mlp_cuda",
             wgrad_gemm_accum_fp32=accumulate_weight_gradient_fp32,
             wgrad_gemm_accum_fp16=accumulate_weight_gradient_fp16,
         )
+        layers.fused_weight_gradient_mlp_cuda = sys.modules["fused_weight_gradient_mlp_cuda"]
     if optimizers.USING_PYTORCH_OPTIMIZER:
         optimizers.Adam, optimizers.USING_PYTORCH_OPTIMIZER = FusedAdam, False
         clip_grads.l2_norm_impl = l2_norm

@@ -31,11 +31,16 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
-from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import (
+    MegatronOptimizer,
+    OptimizerConfig,
+    get_megatron_optimizer,
+    get_standard_config_overrides,
+)
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.timers import Timers
-from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer import MLATransformerConfig, ModuleSpec, TransformerConfig
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
@@ -120,6 +125,7 @@ def initialize(args: argparse.Namespace) -> None:
         expert_model_parallel_size=args.expert_model_parallel_size,
         expert_tensor_parallel_size=args.expert_tensor_parallel_size,
         num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
+        order="tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
         create_gloo_process_groups=False,  # they serve checkpoints, which are not written here
     )
     seed = args.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
@@ -128,7 +134,8 @@ def initialize(args: argparse.Namespace) -> None:
 
 
 def transformer_config(args: argparse.Namespace) -> TransformerConfig:
-    return TransformerConfig(
+    config = MLATransformerConfig if args.multi_latent_attention else TransformerConfig
+    return config(
         num_layers=args.num_layers,
         hidden_size=args.hidden_size,
         ffn_hidden_size=args.ffn_hidden_size,
@@ -142,6 +149,9 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         gated_linear_unit=args.swiglu,
         activation_func=activation(args),
         attention_backend=AttnBackend[args.attention_backend],
+        apply_query_key_layer_scaling=args.apply_query_key_layer_scaling,
+        qk_layernorm=args.qk_layernorm,
+        rotary_interleaved=args.rotary_interleaved,
         attention_dropout=args.attention_dropout,
         hidden_dropout=args.hidden_dropout,
         init_method_std=args.init_method_std,
@@ -149,6 +159,8 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         account_for_embedding_in_pipeline_split=args.account_for_embedding_in_pipeline_split,
         account_for_loss_in_pipeline_split=args.account_for_loss_in_pipeline_split,
+        num_layers_in_first_pipeline_stage=args.decoder_first_pipeline_num_layers,
+        num_layers_in_last_pipeline_stage=args.decoder_last_pipeline_num_layers,
         virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
         microbatch_group_size_per_vp_stage=args.microbatch_group_size_per_virtual_pipeline_stage,
         context_parallel_size=args.context_parallel_size,
@@ -156,6 +168,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         # The interleaved schedule overlaps its transfers; 1F1B sends and receives in one batch.
         overlap_p2p_comm=args.overlap_p2p_comm and args.virtual_pipeline_model_parallel_size is not None,
         batch_p2p_comm=not (args.overlap_p2p_comm and args.virtual_pipeline_model_parallel_size is not None),
+        overlap_p2p_comm_warmup_flush=args.overlap_p2p_communication_warmup_flush,
         deallocate_pipeline_outputs=True,
         recompute_granularity=args.recompute_granularity,
         recompute_method=args.recompute_method,
@@ -174,10 +187,26 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         apply_rope_fusion=args.apply_rope_fusion and args.transformer_impl == "transformer_engine",
         gradient_accumulation_fusion=args.gradient_accumulation_fusion,
         cross_entropy_loss_fusion=args.cross_entropy_loss_fusion,
+        defer_embedding_wgrad_compute=args.defer_embedding_wgrad_compute,
+        wgrad_deferral_limit=args.wgrad_deferral_limit,
+        calculate_per_token_loss=args.calculate_per_token_loss,
         deterministic_mode=args.deterministic_mode,
+        **latent_attention_options(args),
         **fp8_options(args),
         **expert_options(args),
     )
+
+
+def latent_attention_options(args: argparse.Namespace) -> dict[str, object]:
+    if not args.multi_latent_attention:
+        return {}
+    return {
+        "q_lora_rank": args.q_lora_rank,
+        "kv_lora_rank": args.kv_lora_rank,
+        "qk_head_dim": args.qk_head_dim,
+        "qk_pos_emb_head_dim": args.qk_pos_emb_head_dim,
+        "v_head_dim": args.v_head_dim,
+    }
 
 
 def fp8_options(args: argparse.Namespace) -> dict[str, object]:
@@ -227,9 +256,15 @@ def layers_spec(
 ) -> ModuleSpec | TransformerBlockSubmodules:
     engine = args.transformer_impl == "transformer_engine"
     if engine and args.num_experts is None:
-        return get_gpt_layer_with_transformer_engine_spec()
+        return get_gpt_layer_with_transformer_engine_spec(
+            qk_layernorm=args.qk_layernorm, multi_latent_attention=args.multi_latent_attention
+        )
     if args.num_experts is None:
-        layer = get_gpt_layer_local_spec(normalization=args.normalization)
+        layer = get_gpt_layer_local_spec(
+            qk_layernorm=args.qk_layernorm,
+            multi_latent_attention=args.multi_latent_attention,
+            normalization=args.normalization,
+        )
         layers = [layer] * get_num_layers_to_build(config, vp_stage=stage)
     else:  # some with experts, some without
         block = get_gpt_decoder_block_spec(config, engine, normalization=args.normalization, vp_stage=stage)
@@ -301,7 +336,8 @@ def data_parallel(
         bucket_size=args.ddp_bucket_size,
     )
     # Later chunks overlap with computation anyway: no buckets for them, as in Megatron-LM.
-    return DistributedDataParallel(config, ddp_config, chunk, disable_bucketing=not first)
+    whole = not first or args.overlap_param_gather_with_optimizer_step
+    return DistributedDataParallel(config, ddp_config, chunk, disable_bucketing=whole)
 
 
 def build_optimizer(
@@ -323,9 +359,12 @@ def build_optimizer(
         initial_loss_scale=args.initial_loss_scale,
         use_distributed_optimizer=args.use_distributed_optimizer,
         overlap_param_gather=args.overlap_param_gather,
+        overlap_param_gather_with_optimizer_step=args.overlap_param_gather_with_optimizer_step,
+        decoupled_lr=args.decoupled_lr,
         log_num_zeros_in_grad=args.log_num_zeros_in_grad,
     )
-    optimizer = get_megatron_optimizer(config, model, use_gloo_process_groups=False)
+    overrides = get_standard_config_overrides(config)
+    optimizer = get_megatron_optimizer(config, model, overrides, use_gloo_process_groups=False)
     decay = (args.lr_decay_iters or args.train_iters) * args.global_batch_size  # in samples
     warmup = args.lr_warmup_iters * args.global_batch_size
     scheduler = OptimizerParamScheduler(
@@ -415,15 +454,18 @@ def get_batch(args: argparse.Namespace, batches: Iterator[dict[str, torch.Tensor
 
 def loss_func(
     args: argparse.Namespace, mask: torch.Tensor, losses: torch.Tensor
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """`losses` [micro batch, sequence]; their mean over unmasked tokens, to train on and to report."""
-    total = torch.stack([torch.sum(losses.float() * mask), mask.sum()])
+) -> tuple[torch.Tensor | dict[str, torch.Tensor], ...]:
+    """`losses` [micro batch, sequence]; their mean over unmasked tokens, to train on and to report, or with
+    --calculate-per-token-loss this rank's sum, the number of its tokens and the mean."""
+    summed, tokens = torch.sum(losses.float() * mask), mask.sum()
+    total = torch.stack([summed, tokens])
     if args.context_parallel_size > 1:
         dist.all_reduce(total, group=parallel_state.get_context_parallel_group())
     loss = total[0] / total[1]
     if args.check_for_nan_in_loss_and_grad and not math.isfinite(loss.item()):
         raise RuntimeError(f"rank {args.rank}: the loss is {loss.item()}")
-    return loss, {"lm loss": loss.detach().clone()}
+    report = {"lm loss": loss.detach().clone()}
+    return (summed, tokens.int(), report) if args.calculate_per_token_loss else (loss, report)
 
 
 def forward_step(args, batches, model):

@@ -46,6 +46,17 @@ def parse(monkeypatch):
             "--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 2",
             "stage (2) is less than pipeline-model-parallel-size (4)",
         ),
+        (
+            4,
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 2",
+            "num-layers (4) - 2 of the first and last stage is not divisible by pipeline-model-parallel-size (4) - 1",
+        ),
+        (
+            2,
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+            "--overlap-param-gather-with-optimizer-step",
+            "needs --overlap-param-gather and virtual pipeline stages",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(parse, world, flags, says):
@@ -58,3 +69,10 @@ def test_an_expert_is_as_wide_as_the_layer_and_split_as_far_unless_told(parse):
     plain = parse(4, "--num-experts", "4", "--tensor-model-parallel-size", "2", "--sequence-parallel")
     assert (plain.moe_ffn_hidden_size, plain.expert_tensor_parallel_size) == (2048, 2)
     assert parse(1).expert_tensor_parallel_size == 1
+
+
+def test_the_first_and_the_last_stage_may_have_other_layers_than_those_between(parse):
+    stages = ["--pipeline-model-parallel-size", "4", "--decoder-first-pipeline-num-layers", "1",
+              "--decoder-last-pipeline-num-layers", "1"]  # fmt: skip
+    args = parse(4, *stages)
+    assert (args.decoder_first_pipeline_num_layers, args.decoder_last_pipeline_num_layers) == (1, 1)

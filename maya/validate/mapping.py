@@ -49,10 +49,9 @@ def map_row(row: Row) -> Mapped | Unmapped:
             return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), slower=slower)
         if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
             return Unmapped(f"no example for {row.text('framework')}")
-        environment = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *megatron_environment(row).items())
-        return Mapped(
-            MEGATRON, megatron_arguments(row), cluster, row.number("gpus"), environment, slower=slower
-        )
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} | megatron_environment(row)
+        argv, variables = megatron_arguments(row), tuple(environment.items())
+        return Mapped(MEGATRON, argv, cluster, row.number("gpus"), variables, slower=slower)
     except KeyError as missing:
         return Unmapped(f"the source does not state {missing.args[0]}")
     except MappingError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
@@ -11,39 +14,64 @@ from maya.validate.rows import Row
 
 def megatron_arguments(row: Row) -> tuple[str, ...]:
     """Raises MappingError where the example cannot do what the row states, KeyError for what it does not state."""
+    if _functional_test(row):
+        return flat(ENDLESS | _tested(row))
     flags = _model(row) | _parallelism(row) | _precision(row) | _software(row) | _recomputation(row)
-    flags |= _stated(row) | _experts(row)
-    if _context_parallel(row):
-        # cuDNN's kernels do not repeat there; flash-attn's do, which the examples do without.
-        flags.pop("--deterministic-mode", None)
-        if (
-            flags["--attention-backend"] != "fused"
-            and flags.get("--transformer-impl") != "transformer_engine"
-        ):
-            raise MappingError(
-                "context parallelism without cuDNN attention: the example rings with that alone"
-            )
-    return flat(flags)
+    if row.number("ep", 1) > 1 or re.search("moe|expert", row.text("model"), re.IGNORECASE):
+        raise MappingError("mixture of experts of which the source states no router")
+    cudnn = flags["--attention-backend"] == "fused"
+    if row.number("cp", 1) > 1 and not cudnn and flags.get("--transformer-impl") != "transformer_engine":
+        raise MappingError("context parallelism without cuDNN attention: the example rings with that alone")
+    return flat(flags | ENDLESS)
 
 
 def megatron_environment(row: Row) -> dict[str, str]:
-    """Variables that the source states: of Transformer Engine, which takes other kernels when they must repeat."""
-    if _context_parallel(row):
+    """Variables that the source states."""
+    if not _functional_test(row):
         return {}
-    _, _, stated = row.text("notes").partition("env: ")
-    return {name: value for name, value in _ASSIGNMENT.findall(stated) if name.startswith("NVTE_")}
+    return {name: str(value) for name, value in _functional_tests()[_test_name(row)]["environment"].items()}
 
 
-_ASSIGNMENT = re.compile(r"([\w-]+)=([^,;\s]+)")
-
-
-def _context_parallel(row: Row) -> bool:
-    return row.number("cp", 1) > 1
+# Maya stops a run once its iterations repeat.
+ENDLESS: dict[str, Any] = {"--train-iters": 500000, "--mock-data": True}
 
 
 def _functional_test(row: Row) -> bool:
     """Of Megatron-LM's own."""
     return "functional test" in row.text("framework")
+
+
+def _test_name(row: Row) -> str:
+    name = row.text("model")
+    if name not in _functional_tests():
+        raise MappingError(f"a functional test whose configuration is not known: {name}")
+    return name
+
+
+@cache
+def _functional_tests() -> dict[str, dict[str, dict[str, Any]]]:
+    """What each test's model_config.yaml states (`scripts/fit/functional_tests`)."""
+    text = files("maya.validate").joinpath("functional_tests.json").read_text(encoding="utf-8")
+    tests: dict[str, dict[str, dict[str, Any]]] = json.loads(text)["tests"]
+    return tests
+
+
+def _tested(row: Row) -> dict[str, Any]:
+    """The test's own arguments: the example has Megatron-LM's."""
+    arguments = _functional_tests()[_test_name(row)]["arguments"]
+    for name, reason in UNMAPPED_FLAGS.items():
+        if name in arguments:
+            raise MappingError(f"{reason}: the example has none")
+    return arguments
+
+
+UNMAPPED_FLAGS = {
+    "--use-megatron-fsdp": "Megatron's FSDP",
+    "--tp-comm-overlap": "tensor parallelism through Transformer Engine's user buffers",
+    "--use-transformer-engine-op-fuser": "Transformer Engine's fused operations",
+    "--optimizer": "another optimizer than Adam",
+    "--mtp-num-layers": "prediction of several tokens",
+}
 
 
 def _model(row: Row) -> dict[str, Any]:
@@ -57,13 +85,10 @@ def _model(row: Row) -> dict[str, Any]:
         "--max-position-embeddings": row.number("seq"),
         "--vocab-size": vocabulary(row),
         "--attention-backend": "flash" if row.text("attention") == "flash" else "unfused",
-        "--train-iters": 500000,
-        "--mock-data": True,
+        "--ffn-hidden-size": ffn_size(row),
     }
     if _vtrain_node(row):
         flags["--make-vocab-size-divisible-by"] = 1
-    if row.values["ffn"] is not None or not _functional_test(row):
-        flags["--ffn-hidden-size"] = ffn_size(row)
     if row.number("kv_heads", row.number("heads")) != row.number("heads"):
         flags |= {"--group-query-attention": True, "--num-query-groups": row.number("kv_heads")}
     if llama:
@@ -102,80 +127,6 @@ def _uneven_pipeline(row: Row) -> dict[str, Any]:
     return {"--account-for-embedding-in-pipeline-split": True, "--account-for-loss-in-pipeline-split": True}
 
 
-def _stated(row: Row) -> dict[str, Any]:
-    """Flags that the source states, of Megatron-LM's functional tests; all log norms (model_config.yaml of each)."""
-    if not _functional_test(row):
-        return {}
-    flags: dict[str, Any] = {"--log-params-norm": True, "--attention-backend": "auto"}
-    flags |= {
-        f"--{name}": value for name, value in _ASSIGNMENT.findall(row.text("notes").partition("; env:")[0])
-    }
-    flags = {name: True if value == "True" else value for name, value in flags.items()}
-    for name, reason in UNMAPPED_FLAGS.items():
-        if name in flags:
-            raise MappingError(reason)
-    if flags["--attention-backend"] == "flash" and "--transformer-impl" in flags:
-        # cuDNN's, as fast: flash-attn is not among what the examples need.
-        flags["--attention-backend"] = "fused"
-    if "tunable_overlap" in row.text("model"):
-        flags["--microbatch-group-size-per-virtual-pipeline-stage"] = 5
-    if "groupedGEMM" in row.text("model"):
-        flags["--moe-grouped-gemm"] = True
-    return flags
-
-
-UNMAPPED_FLAGS = {
-    "--multi-latent-attention": "latent attention: the example has none",
-    "--use-megatron-fsdp": "Megatron's FSDP: the example has none",
-    "--decoder-first-pipeline-num-layers": "pipeline stages of unequal layers: the example has none",
-    "--tp-comm-overlap": "tensor parallelism through Transformer Engine's user buffers: the example has none",
-}
-
-
-def _experts(row: Row) -> dict[str, Any]:
-    """Of a mixture of experts; empty: the row has none.
-
-    A functional test of Megatron-LM is named in `model`; tests/functional_tests/test_cases/*/NAME/model_config.yaml
-    tells what the row does not.
-    """
-    name, notes = row.text("model").lower(), row.text("notes")
-    if row.number("ep", 1) == 1 and not re.search("moe|expert", name):
-        return {}
-    for sign, reason in UNMAPPED_EXPERTS.items():
-        if sign in name:
-            raise MappingError(f"mixture of experts with {reason}")
-    config = next((config for part, config in EXPERTS.items() if part in name), None)
-    stated = re.search(r"num-experts=(\d+)", notes)
-    if config is None or stated is None:
-        raise MappingError("mixture of experts of which the source states no router")
-    flags: dict[str, Any] = {"--num-experts": int(stated[1]), "--disable-bias-linear": True, **config}
-    flags["--expert-model-parallel-size"] = row.number("ep", 1)
-    return flags
-
-
-# What else a mixture of experts has that the example does not.
-UNMAPPED_EXPERTS = {
-    "muon": "the Muon optimizer: the example has Adam's alone",
-}
-
-_SINKHORN = {"--moe-router-load-balancing-type": "sinkhorn", "--moe-router-topk": 1}
-_TOP_2 = {"--moe-router-load-balancing-type": "aux_loss", "--moe-router-topk": 2}
-# Routers of Megatron-LM's functional tests, by a part of their names.
-EXPERTS: dict[str, dict[str, Any]] = {
-    "4experts": _SINKHORN,
-    "8experts2parallel": _SINKHORN,
-    "8experts_etp1_ep4": _TOP_2 | {"--moe-aux-loss-coeff": 1e-2},
-    "ep8_resume_torch_dist_dist_optimizer": _TOP_2
-    | {"--moe-router-dtype": "fp32", "--moe-ffn-hidden-size": 1024},
-    "ep2_etp2_pp2_resume_torch_dist_dist_optimizer": _TOP_2
-    | {
-        "--moe-router-dtype": "fp32",
-        "--moe-ffn-hidden-size": 1024,
-        "--moe-shared-expert-intermediate-size": 512,
-    },
-}
-
-
 def _precision(row: Row) -> dict[str, Any]:
     """Sources that state no precision (vTrain: parameters of two bytes in its simulator) trained in fp16."""
     stated = row.text("precision").lower()
@@ -212,8 +163,7 @@ def _software(row: Row) -> dict[str, Any]:
     if _newer(row):
         return {"--attention-backend": "fused", "--cross-entropy-loss-fusion": True}
     unfused = {"--no-gradient-accumulation-fusion": True}
-    # Each functional test's model_config.yaml says so.
-    if _functional_test(row) or "InternEvo" in framework:
+    if "InternEvo" in framework:
         return unfused
     # Megatron-LM until 2022 and its DeepSpeed fork time every forward and backward pass, waiting for the device around
     # each (_Timer in megatron/global_vars.py); the tensor ranks of a stage each send a part of what it hands on; loss
@@ -288,8 +238,6 @@ def _sharing(row: Row) -> dict[str, Any]:
 
 def _optimizer_instances(row: Row) -> dict[str, Any]:
     """How often the sharded optimizer state is there: once in all, or once in so many data-parallel ranks."""
-    if "multi_dist_optimizer_instances" in row.text("model").lower():
-        return {"--num-distributed-optimizer-instances": 2}  # each such test's model_config.yaml
     within = re.search(r"zero1=(\d+)|ZeRO-1 within (\d+)", row.text("dist_opt"))
     if within is None:
         return {}

@@ -156,35 +156,25 @@ def test_a_network_mended_on_a_day_is_faster_from_then_on(rows):
     assert undated == before < since == later < 1
 
 
-def test_a_row_with_experts_has_the_router_of_the_test_it_names(rows):
+def test_a_functional_test_runs_with_what_its_configuration_states(rows):
     mapped = map_row(rows(EXPERTS)[0])
     for words in (
         "--num-experts 8", "--expert-model-parallel-size 4", "--expert-tensor-parallel-size 1", "--moe-router-topk 2",
-        "--moe-router-load-balancing-type aux_loss", "--disable-bias-linear",
+        "--moe-router-load-balancing-type aux_loss", "--disable-bias-linear", "--moe-grouped-gemm",
+        "--no-bias-gelu-fusion", "--deterministic-mode", "--log-params-norm", "--attention-backend unfused",
     ):  # fmt: skip
         assert words in flags(mapped)
-    unknown = map_row(rows(EXPERTS.replace("8experts", "many_experts"))[0])
-    assert isinstance(unknown, Unmapped) and "no router" in unknown.reason
-
-
-def test_a_functional_test_runs_with_the_flags_that_it_states(rows):
-    stated = (
-        "flags: deterministic-mode=True, log-interval=1, swiglu=True, transformer-impl=transformer_engine"
-    )
-    row = EXPERTS.replace("gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", "gpt3_mcore_te_tp2").replace(
-        "flags: num-experts=8, expert-model-parallel-size=4, expert-tensor-parallel-size=1",
-        stated + "; env: NVTE_ALLOW_NONDETERMINISTIC_ALGO=0, NCCL_ALGO=Ring",
-    )
-    mapped = map_row(rows(row.replace(",4,1,4,1,4,32", ",4,1,1,1,4,32"))[0])
-    for words in ("--deterministic-mode", "--log-interval 1", "--swiglu", "--log-params-norm",
-                  "--transformer-impl transformer_engine"):  # fmt: skip
-        assert words in flags(mapped)
-    assert "--ffn-hidden-size" not in flags(mapped)  # Megatron's own rule for swiglu
     assert ("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0") in mapped.environment
-    unequal = rows(
-        row.replace("log-interval=1", "decoder-first-pipeline-num-layers=2").replace(",4,1,4,1", ",4,1,1,1")
-    )
-    assert "unequal layers" in map_row(unequal[0]).reason
+    unknown = map_row(rows(EXPERTS.replace("8experts", "many_experts"))[0])
+    assert isinstance(unknown, Unmapped) and "not known: gpt3" in unknown.reason
+    fsdp = map_row(rows(EXPERTS.replace("gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4",
+                                        "deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap"))[0])  # fmt: skip
+    assert fsdp == Unmapped("Megatron's FSDP: the example has none")
+
+
+def test_experts_elsewhere_need_a_router(rows):
+    unstated = map_row(rows(MEGATRON.replace("turing-530B", "mixture of 8 experts"))[0])
+    assert isinstance(unstated, Unmapped) and "no router" in unstated.reason
 
 
 def test_fp8_is_transformer_engines(rows, tmp_path, monkeypatch):
@@ -193,10 +183,20 @@ def test_fp8_is_transformer_engines(rows, tmp_path, monkeypatch):
     for words in ("--transformer-impl transformer_engine", "--fp8-format hybrid", "--bf16"):
         assert words in flags(mapped)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MayaError, match="scripts/transformer-engine"):
+    with pytest.raises(MayaError, match="scripts/transformer-engine builds"):
         require(mapped)
     (row,) = rows(FSDP.replace("llm-foundry FSDP", "torchtitan FSDP2").replace("amp_bf16", "float8"))
     with pytest.raises(MayaError, match="pip install torchao"):
+        require(map_row(row))
+
+
+def test_transformer_engine_needs_flash_attn_where_it_may_choose(rows, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "flash_attn" else name)
+    unfused = rows(EXPERTS)[0]
+    require(map_row(unfused))
+    chooses = "gpt3_mcore_te_tp2_pp2_resume_torch_dist"
+    (row,) = rows(EXPERTS.replace("gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", chooses))
+    with pytest.raises(MayaError, match="flash-attn is not installed"):
         require(map_row(row))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,9 @@ class Iteration:
         return float(timeline.iterations_ns[-1]) * 1e-9
 
 
+Average = Callable[..., np.ndarray]  # over axis 0
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which of the candidates was taken, and the relative error of each row predicted by a fit on the others."""
@@ -68,14 +71,14 @@ class Choice:
         )
 
 
-def choose(logs: np.ndarray, flat: float = 0.0) -> Choice:
-    """The first candidate whose median absolute error is the least, or larger by the share `flat` of it at most;
+def choose(logs: np.ndarray, flat: float = 0.0, average: Average = np.median) -> Choice:
+    """The first candidate whose `average` absolute error is the least, or larger by the share `flat` of it at most;
     `logs` [rows, candidates]: log of predicted over measured."""
     cost = np.abs(logs)
 
     def first(costs: np.ndarray) -> int:
-        medians = np.median(costs, axis=0)
-        return int((medians <= medians.min() * (1 + flat)).argmax())
+        averages = average(costs, axis=0)
+        return int((averages <= averages.min() * (1 + flat)).argmax())
 
     best = first(cost)
     left_out = [first(np.delete(cost, row, axis=0)) if len(logs) > 1 else best for row in range(len(logs))]

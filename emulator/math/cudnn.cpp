@@ -219,15 +219,21 @@ std::string attention_name(const Descriptor& graph) {
          "_flash_" + (backward ? "bprop" : "fprop");
 }
 
-struct AttentionGrid {
-  std::int64_t blocks = 1, heads = 1, batch = 1;
+struct AttentionShape {
+  std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
 };
 
-// Blocks of 128 queries; Q [batch, heads, queries, head dim] is the largest-ranked tensor that comes first.
-AttentionGrid attention_grid(const Descriptor& graph) {
-  for (const auto& [id, tensor] : tensors_of(graph)) {
-    const auto sizes = tensor->integers(kTensorDimensions);
-    if (sizes.size() == 4 && sizes[2] > 1) return {(sizes[2] + 127) / 128, sizes[1], sizes[0]};
+// Q is [batch, heads, queries, head dim]. Of products the first, either way: Q K^T = S [batch, heads, queries, keys].
+AttentionShape attention_shape(const Descriptor& graph) {
+  for (const auto& operation : operations_of(graph)) {
+    const bool whole = operation->kind == Kind::kAttentionForward;
+    if (!whole && operation->kind != Kind::kMatmul) continue;
+    const Descriptor* queries = operation->child(whole ? kAttentionQ : kMatmulA);
+    const Descriptor* other = operation->child(whole ? kAttentionK : kMatmulC);
+    if (queries == nullptr || other == nullptr) return {};
+    const auto q = queries->integers(kTensorDimensions), sizes = other->integers(kTensorDimensions);
+    if (q.size() != 4 || sizes.size() != 4) return {};
+    return {q[0], q[1], q[2], sizes[whole ? 2 : 3], q[3]};
   }
   return {};
 }
@@ -240,11 +246,13 @@ std::string describe_kernel(const Descriptor& graph) {
     for (const auto& operation : operations_of(graph))
       name += "_" + std::to_string(static_cast<int>(operation->kind));
   }
-  const AttentionGrid grid = attention.empty() ? AttentionGrid{} : attention_grid(graph);
+  const AttentionShape shape = attention.empty() ? AttentionShape{} : attention_shape(graph);
+  const auto grid = shape.batch > 0 ? list({(shape.queries + 127) / 128, shape.heads, shape.batch}) : "[1,1,1]";
   std::ostringstream out;
-  out << R"("kind":"kernel","kernel":)" << json_quote(name) << R"(,"grid":[)" << grid.blocks << ','
-      << grid.heads << ',' << grid.batch << R"(],"block":[128,1,1],"shared_bytes":0,"bytes":)"
-      << bytes_of(graph);
+  out << R"("kind":"kernel","kernel":)" << json_quote(name) << R"(,"grid":)" << grid
+      << R"(,"block":[128,1,1],"shared_bytes":0,"bytes":)" << bytes_of(graph);
+  if (shape.batch > 0)
+    out << R"(,"attention":)" << list({shape.batch, shape.heads, shape.queries, shape.keys, shape.head_dim});
   return out.str();
 }
 

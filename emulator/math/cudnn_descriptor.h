@@ -63,6 +63,9 @@ enum Attribute : std::int32_t {
   kEngineGraph = 1300,
   kEngineGlobalIndex = 1301,
   kMatmulA = 1520,
+  kMatmulC = 1522,
+  kAttentionQ = 2800,
+  kAttentionK = 2801,
 };
 
 inline constexpr std::int32_t kDescriptorType = 15;  // CUDNN_TYPE_BACKEND_DESCRIPTOR

@@ -86,23 +86,17 @@ def recognise(kernel: Kernel) -> Attention | None:
     other = _EFFICIENT.search(kernel.name) or _FUSED.search(kernel.name)
     if other is None:
         return None
-    shape = query_shape(kernel) or _cudnn_shape(kernel)
-    if shape is None:
-        return None
     backward = other.groupdict().get("pass") in ("B", "bprop") or "backward" in kernel.operator.name
-    batch, queries, heads, head_dim = shape
-    keys = _keys(kernel, queries, backward)
+    if kernel.attention is not None:
+        batch, heads, queries, keys, head_dim = kernel.attention
+    elif (shape := query_shape(kernel)) is not None:
+        batch, queries, heads, head_dim = shape
+        keys = _keys(kernel, queries, backward)
+    else:
+        return None
     engine = "efficient" if _EFFICIENT.search(kernel.name) else "native"
     # The mask is an argument, not in the name: square attention over tokens is taken as causal.
     return Attention(backward, queries == keys, batch, heads, queries, keys, head_dim, engine)
-
-
-def _cudnn_shape(kernel: Kernel) -> tuple[int, int, int, int] | None:
-    """From the grid of a graph that no operator names: blocks of 128 queries x heads x batch, 128 wide."""
-    if "_sdpa_" not in kernel.name:
-        return None
-    blocks, heads, batch = kernel.grid
-    return (batch, 128 * blocks, heads, 128)
 
 
 def _flash(kernel: Kernel, flash: re.Match[str]) -> Attention:

@@ -120,7 +120,13 @@ def _kernel(line: dict[str, Any], operator: Operator) -> Kernel:
         elements=_optional(line.get("elements")),
         bytes=_optional(line.get("bytes")),
         operator=operator,
+        attention=_attention(line["attention"]) if "attention" in line else None,
     )
+
+
+def _attention(sizes: list[int]) -> tuple[int, int, int, int, int]:
+    batch, heads, queries, keys, head_dim = (int(size) for size in sizes)
+    return batch, heads, queries, keys, head_dim
 
 
 def _gemm(line: dict[str, Any], operator: Operator) -> Gemm:

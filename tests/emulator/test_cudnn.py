@@ -12,8 +12,9 @@ def test_fused_attention_is_one_kernel_each_way(emulate: Callable[..., Any]) -> 
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
         q = torch.randn(2, 8, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        k = torch.randn(2, 2, 512, 64, device="cuda", dtype=torch.bfloat16)
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+            torch.nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True).sum().backward()
         result = list(q.grad.shape)
         """
     )
@@ -21,6 +22,7 @@ def test_fused_attention_is_one_kernel_each_way(emulate: Callable[..., Any]) -> 
     fused = [kernel for kernel in run.launched("kernel") if "sdpa" in kernel["kernel"]]
     assert [kernel["kernel"].rpartition("_")[2] for kernel in fused] == ["fprop", "bprop"]
     assert all(kernel["grid"] == [2, 8, 2] for kernel in fused)  # blocks of 128 queries, heads, batch
+    assert all(kernel["attention"] == [2, 8, 256, 512, 64] for kernel in fused)
     assert run.trace.unsupported == ()
 
 

@@ -151,7 +151,8 @@ def test_cudnn_attention_runs_at_its_own_generations_rate(named: bool) -> None:
     shape = (2, 32, 4096, 128)  # [batch, heads, queries, head_dim]
     operator = Operator("aten::_cudnn_attention_forward", (shape, shape, shape)) if named else Operator()
     name = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop"
-    own = Kernel(name, (32, 32, 2), (128, 1, 1), operator=operator)
+    graph = None if named else (2, 32, 4096, 4096, 128)
+    own = Kernel(name, (32, 32, 2), (128, 1, 1), operator=operator, attention=graph)
     flash = Kernel(FLASH % "true", (32, 2, 32), (128, 1, 1))
     answer = Estimator(load("dgx-h100")).estimate([own, flash])
     assert answer.flops[0] == answer.flops[1] == 2 * 2 * 32 * 4096**2 * 128

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/context.h"
 #include "core/process_state.h"
@@ -126,7 +127,8 @@ int pop_range(const void* owner) {
   while (thread.contexts_depth > 0 && !thread.owners[thread.contexts_depth - 1]) --thread.contexts_depth;
   if (thread.steps_mask & (std::uint64_t{1} << level)) {
     thread.steps_mask = 0;
-    if (recording()) record(RecordKind::kStep, nullptr, 0);
+    const std::uint32_t optimizer = std::exchange(thread.optimizer, 0);
+    if (recording()) record(RecordKind::kStep, nullptr, 0, {.size = optimizer});
   }
   return static_cast<int>(level);
 }
@@ -138,6 +140,13 @@ std::uint32_t current_context() {
 }
 
 }  // namespace maya
+
+// The calling thread's step is that of this optimizer, from 1 (maya/launch/optimizers.py). The outermost one's, if it steps
+// others.
+extern "C" void maya_name_optimizer(std::uint32_t optimizer) {
+  maya::ThreadState& thread = maya::this_thread();
+  if (thread.steps_mask != 0 && thread.optimizer == 0) thread.optimizer = optimizer;
+}
 
 extern "C" int InitializeInjectionNvtx2(const void* (*get_export_table)(std::uint32_t)) {
   using namespace maya;

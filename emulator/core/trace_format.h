@@ -23,7 +23,8 @@ enum class RecordKind : std::uint8_t {
   kDeviceSynchronize = 8,  // the host blocks
   kAllocate = 9,           // size: bytes of device memory taken from the driver
   kFree = 10,              // size: bytes given back
-  kStep = 11,              // an optimizer step ended; arg: its ordinal from 1; hash: of the segment
+  kStep = 11,              // an optimizer step ended; arg: its ordinal from 1; size: which optimizer, from 1, 0: not
+                           // known; hash: of the segment
   kHost = 12,              // host time with no device call behind it (flushes before a wait)
 };
 

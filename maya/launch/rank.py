@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from maya.launch import operators
+from maya.launch import operators, optimizers
 from maya.launch.readings import READINGS, SUFFIX
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -86,6 +86,7 @@ def _run_script(request: dict[str, Any]) -> dict[str, Any]:
     name, module = request["script"], request["module"]
     sys.argv = [name, *request["argv"]]
     operators.observe()
+    optimizers.tell_apart()
     try:
         if module:
             import runpy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# A script may take several optimizer steps an iteration (a GAN takes two); more than this is no iteration.
+# A script may take several optimizer steps an iteration (a GAN takes two), or do something every second iteration; more
+# steps than this are neither.
 MAX_PERIOD = 8
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,8 @@ def summarise(
     cluster: Cluster,
     without_host: Timeline | None = None,
 ) -> Prediction:
-    """The figures of the steady iterations: all but the first, which starts cold (the first if it is alone).
+    """The figures of the steady iterations: all but the first, which starts cold (the first if it is alone). Where a
+    trace holds several iterations that differ they are the mean of these.
 
     `without_host` is the job with hosts that take no time: it tells a pipeline's bubble from waiting for
     slow hosts. The verdict is FITS; whoever knows what was not covered lowers it.
@@ -36,7 +38,7 @@ def summarise(
     iteration = float(iterations.mean())
     executions = _executions(trace, [rank.records["operation"] for rank in trace.ranks])
     hardware, model = _utilization(trace, executions, estimates, cluster.device, iteration)
-    return Prediction(
+    cycle = Prediction(
         verdict="FITS",
         iteration_time_s=iteration,
         iterations_s=tuple(iterations.tolist()),
@@ -67,6 +69,53 @@ def summarise(
         },
         notes=_notes(timeline),
     )
+    return _of_one_iteration(cycle, trace.iterations_per_cycle)
+
+
+def _of_one_iteration(cycle: Prediction, iterations: int) -> Prediction:
+    """Sums over a cycle of so many iterations become means; shares and timelines stay the cycle's."""
+    if iterations == 1:
+        return cycle
+    note = (
+        f"only every {_ordinal(iterations)} iteration is alike: figures are the mean of {iterations}, which together "
+        f"take {cycle.iteration_time_s:.4g} s"
+    )
+    return replace(
+        cycle,
+        iteration_time_s=_part(cycle.iteration_time_s, iterations),
+        iterations_s=tuple(seconds / iterations for seconds in cycle.iterations_s),
+        breakdown_s=cycle.breakdown_s and _breakdown_part(cycle.breakdown_s, iterations),
+        dollars_per_iteration=_part(cycle.dollars_per_iteration, iterations),
+        waiting_s=_part(cycle.waiting_s, iterations),
+        host_bound_s=_part(cycle.host_bound_s, iterations),
+        critical_path_s={kind: seconds / iterations for kind, seconds in cycle.critical_path_s.items()},
+        communication=tuple(
+            replace(
+                total,
+                calls=total.calls / iterations,
+                bytes=total.bytes / iterations,
+                seconds=total.seconds / iterations,
+                waiting_s=total.waiting_s / iterations,
+            )
+            for total in cycle.communication
+        ),
+        breakdown_by_rank_s={
+            rank: _breakdown_part(own, iterations) for rank, own in cycle.breakdown_by_rank_s.items()
+        },
+        notes=(*cycle.notes, note),
+    )
+
+
+def _part(value: float | None, iterations: int) -> float | None:
+    return None if value is None else value / iterations
+
+
+def _breakdown_part(breakdown: Breakdown, iterations: int) -> Breakdown:
+    return Breakdown(**{name: seconds / iterations for name, seconds in asdict(breakdown).items()})
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _steady(timeline: Timeline) -> slice:

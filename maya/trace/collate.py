@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from maya.trace.format import RawRank, TraceError, read_communicators, read_rank
 from maya.trace.host import UndisturbedTimes
 from maya.trace.host_speed import host_speed, on_reference
 from maya.trace.inferred import inferred_ranks
-from maya.trace.iteration import Calls, Cut, device_calls, samples, steady_iteration
+from maya.trace.iteration import Calls, Cut, device_calls, iterations_per_cycle, samples, steady_iteration
 from maya.trace.operations import OperationTable
 from maya.trace.rendezvous import PARTY, count_within
 from maya.trace.types import (
@@ -82,6 +83,7 @@ def collate(run: Run) -> JobTrace:
         operations=table.operations,
         communicators=used,
         iterations_recorded=min(cut.iterations for cut in cuts),
+        iterations_per_cycle=math.gcd(*(iterations_per_cycle(cut.records) for cut in cuts)),
         unsupported=tuple(dict.fromkeys(name for raw in raws for name in raw.unsupported)),
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
         host_speed=speed,

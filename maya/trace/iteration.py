@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -50,6 +51,16 @@ def steady_iteration(calls: Calls, run: Run, notes: list[str]) -> Cut:
         )
     bounds = [row_of_step[step] + 1 if step > 0 else 0 for step in marks]
     return _median(calls, bounds, notes)
+
+
+def iterations_per_cycle(records: NDArray[np.void]) -> int:
+    """Iterations of the script in the records of what repeats. Each steps every optimizer equally often: a script that
+    steps one twice before its calls repeat does something every second iteration, as logging. 1 where optimizers are
+    not known."""
+    optimizers = records["size"][records["kind"] == RecordKind.STEP]
+    if not optimizers.all():
+        return 1
+    return math.gcd(*np.unique(optimizers, return_counts=True)[1].tolist()) or 1
 
 
 def device_calls(raw: RawRank) -> Calls:

@@ -77,6 +77,7 @@ def _job(trace: JobTrace) -> dict[str, Any]:
         "checked": trace.checked,
         "host_speed": trace.host_speed,
         "iterations_recorded": trace.iterations_recorded,
+        "iterations_per_cycle": trace.iterations_per_cycle,
         "ranks": [
             {
                 "rank": rank.rank,
@@ -119,6 +120,7 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         operations=tuple(_operation(members) for members in job["operations"]),
         communicators=tuple(_communicator(members) for members in job["communicators"]),
         iterations_recorded=job["iterations_recorded"],
+        iterations_per_cycle=job.get("iterations_per_cycle", 1),
         unsupported=tuple(job["unsupported"]),
         uncovered=tuple(job["uncovered"]),
         notes=tuple(job["notes"]),

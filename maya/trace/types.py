@@ -171,6 +171,8 @@ class JobTrace:
     operations: tuple[Operation, ...]
     communicators: tuple[Communicator, ...]
     iterations_recorded: int  # steady iterations that were seen before the run ended
+    # Of the script, in the ranks' records: more than one where it does something every second iteration.
+    iterations_per_cycle: int = 1
     unsupported: tuple[str, ...] = ()  # refused calls, "library.function"
     checked: int = 0  # launched ranks that were only compared with what had been inferred of them
     uncovered: tuple[str, ...] = ()  # recorded with less than their true effect

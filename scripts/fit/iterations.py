@@ -50,7 +50,7 @@ class Iteration:
         timeline = simulate(
             self.trace, self.seconds, cluster, iterations=2, keep_timeline=False, network=self.network
         )
-        return float(timeline.iterations_ns[-1]) * 1e-9
+        return float(timeline.iterations_ns[-1]) * 1e-9 / self.trace.iterations_per_cycle
 
 
 Average = Callable[..., np.ndarray]  # over axis 0

@@ -49,6 +49,41 @@ def test_data_parallel_ranks_are_one_class_and_the_script_ends_by_itself(predict
     assert sum(prediction["provenance"].values()) == pytest.approx(1.0)
 
 
+ADDS_UP_EVERY_SECOND = """
+import torch
+net = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
+halves = [net[:4], net[4:]]
+optimizers = [torch.optim.SGD(half.parameters(), lr=0.1) for half in halves]
+for iteration in range(500_000):
+    net(torch.randn(8192, 2048, device="cuda")).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    if iteration % 2 == 0:
+        norm = sum(parameter.norm() for parameter in net.parameters())
+"""
+
+
+def test_an_iteration_is_one_where_every_second_one_does_more(maya, tmp_path):
+    predictions = []
+    for number, does in enumerate(("iteration % 2 == 0", "False")):
+        script = tmp_path / f"train{number}.py"
+        script.write_text(ADDS_UP_EVERY_SECOND.replace("iteration % 2 == 0", does))
+        assert maya("trace", "--gpus", 1, "--out", f"{number}", "--", script).returncode == 0
+        done = maya("simulate", tmp_path / f"{number}", "--json", f"{number}.json")
+        assert done.returncode == 0, done.stderr
+        predictions.append(json.loads((tmp_path / f"{number}.json").read_text()))
+    second, never = predictions
+    assert [read_job(tmp_path / name).iterations_per_cycle for name in "01"] == [2, 1]
+    breakdown_sums(second)
+    assert second["breakdown_s"]["exposed_compute"] == pytest.approx(
+        never["breakdown_s"]["exposed_compute"], rel=0.1
+    )
+    assert sum(second["critical_path_s"].values()) == pytest.approx(second["iteration_time_s"], rel=1e-6)
+    assert any("only every second iteration is alike" in note for note in second["notes"])
+    assert not any("second iteration is alike" in note for note in never["notes"])
+
+
 def test_variables_of_nccl_that_are_not_heeded_are_said(predict, monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")

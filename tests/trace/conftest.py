@@ -49,9 +49,9 @@ class RankWriter:
             RecordKind.COLLECTIVE, op=op, arg=communicator, stream=stream, peer=peer, size=1024, group=group
         )
 
-    def step(self) -> None:
+    def step(self, optimizer: int = 1) -> None:
         self._steps += 1
-        self.record(RecordKind.STEP, arg=self._steps)
+        self.record(RecordKind.STEP, arg=self._steps, size=optimizer)
 
     def write(self, directory: Path) -> Path:
         path = rank_path(directory, self.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,24 @@ def test_steady_iteration_ends_with_its_step(rank_writer: Any, tmp_path: Path) -
     assert kinds == [RecordKind.KERNEL, RecordKind.KERNEL, RecordKind.STEP]
     assert [op.name for op in job.operations if isinstance(op, Kernel)] == ["a", "b"]
     assert job.iterations_recorded == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "iterations"),
+    [([1, 1], 2), ([1, 2], 1), ([1, 1, 2], 1), ([1, 2, 1, 2], 2), ([0, 0], 1), ([1, 1, 1, 1, 2, 2], 2)],
+)
+def test_each_iteration_steps_every_optimizer_equally_often(
+    rank_writer: Any, tmp_path: Path, steps: list[int], iterations: int
+) -> None:
+    rank = rank_writer()
+    for _ in range(3):
+        for number, optimizer in enumerate(steps):
+            rank.kernel(f"of step {number}")
+            rank.step(optimizer)
+    rank.write(tmp_path)
+    last = 3 * len(steps)
+    run = replace(run_of(tmp_path, (0,), (len(steps), last)), period=len(steps))
+    assert collate(run).iterations_per_cycle == iterations
 
 
 def test_host_time_is_the_median_of_equal_iterations(rank_writer: Any, tmp_path: Path) -> None:

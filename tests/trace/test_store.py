@@ -46,6 +46,7 @@ def a_job() -> JobTrace:
         operations=(*job.operations, *more),
         communicators=job.communicators,
         iterations_recorded=3,
+        iterations_per_cycle=2,
         unsupported=("cudnn.foo",),
         uncovered=("bar",),
         host_speed=1.25,
@@ -59,7 +60,8 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     again = read_job(tmp_path / "job")
     assert again.operations == job.operations
     assert again.communicators == job.communicators
-    assert (again.world, again.launched, again.iterations_recorded) == (4, 2, 3)
+    assert (again.world, again.launched) == (4, 2)
+    assert (again.iterations_recorded, again.iterations_per_cycle) == (3, 2)
     assert again.host_speed == 1.25
     assert (again.unsupported, again.uncovered, again.notes) == (job.unsupported, job.uncovered, job.notes)
     assert np.array_equal(again.class_of_rank, job.class_of_rank)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maya.simulate.kinds import memory_bound
 from maya.simulate.types import SimulationError
-from maya.trace.types import JobTrace, RecordKind
+from maya.trace.types import Collective, JobTrace, Operation, RecordKind
 
 
 class Action(IntEnum):
@@ -28,6 +28,7 @@ class Action(IntEnum):
 
 
 BLOCKING, NO_LAUNCH, PREVIOUS_ITERATION, POINT_TO_POINT, MEMORY_BOUND = 1, 2, 4, 8, 16  # CallFlags
+SENDS: Final = np.uint32(1 << 31)  # kSends
 ORDINARY, LEGACY_DEFAULT, SYNCHRONISES_WITH_DEFAULT = 0, 1, 2  # StreamFlags
 
 _ACTION_OF_KIND = np.full(256, Action.HOST, np.uint8)
@@ -53,6 +54,7 @@ class Program:
     events: int
     leader: NDArray[np.int64]
     stream_of: NDArray[np.uint32]  # [streams] the trace's number of each stream
+    lanes: int
 
 
 def build_program(
@@ -76,7 +78,9 @@ def build_program(
     leader = _leaders(records, action, rank_of)
     duration = np.where(records["operation"] >= 0, durations_ns[records["operation"]], 0)
     duration[action > Action.TRANSFER] = 0
-    transfers = _transfers(records["rendezvous"], action, leader, stream, duration, link)
+    members, sends = _members(trace, records, action)
+    transfers = _transfers(members, sends, records["rendezvous"], leader, stream, duration, link)
+    messages, lanes = _messages(trace, records, members, sends, stream)
     action = action.copy()
     action[leader != np.arange(len(records))] = Action.HOST
     # A wait for an event that was recorded before the job became steady holds nothing up.
@@ -100,8 +104,9 @@ def build_program(
         "stream_begin": stream_begin,
         "stream_flags": stream_flags,
         **transfers,
+        **messages,
     }
-    return Program(arrays, events, leader, stream_of)
+    return Program(arrays, events, leader, stream_of, lanes)
 
 
 def _check(trace: JobTrace, records: NDArray[np.void], action: NDArray[np.uint8]) -> None:
@@ -168,9 +173,21 @@ def _leaders(
     return leader
 
 
+def _members(
+    trace: JobTrace, records: NDArray[np.void], action: NDArray[np.uint8]
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """(calls that meet others, by rendezvous and senders first; [calls] whether it sends a message)."""
+    is_send = [isinstance(op, Collective) and op.collective == "send" for op in trace.operations]
+    sends = np.array([*is_send, False])[records["operation"]]
+    calls = np.flatnonzero(action == Action.TRANSFER)
+    order = np.argsort(records["rendezvous"][calls].astype(np.int64) * 2 + ~sends[calls], kind="stable")
+    return calls[order], sends
+
+
 def _transfers(
+    members: NDArray[np.intp],
+    sends: NDArray[np.bool_],
     rendezvous: NDArray[np.int32],
-    action: NDArray[np.uint8],
     leader: NDArray[np.int64],
     stream: NDArray[np.uint32],
     duration: NDArray[np.int64],
@@ -180,23 +197,54 @@ def _transfers(
 
     A rendezvous takes as long as the slowest party's operation says.
     """
-    members = np.flatnonzero(action == Action.TRANSFER)
     number = rendezvous[members]
     total = int(number.max(initial=-1)) + 1
-    by_rendezvous = members[np.argsort(number, kind="stable")]
-    party_begin = np.searchsorted(np.sort(number), np.arange(total + 1)).astype(np.uint32)
+    party_begin = np.searchsorted(number, np.arange(total + 1)).astype(np.uint32)
     transfer_duration = np.zeros(total, np.int64)
     np.maximum.at(transfer_duration, number, duration[members])
 
-    by_leader = members[np.argsort(leader[members], kind="stable")]
+    in_order = np.sort(members)
+    by_leader = in_order[np.argsort(leader[in_order], kind="stable")]
     leaders, first, count = np.unique(leader[by_leader], return_index=True, return_counts=True)
     link[leaders] = first
-    counts = np.zeros(len(action), np.int32)
+    counts = np.zeros(len(rendezvous), np.int32)
     counts[leaders] = count
     return {
         "count": counts,
-        "transfers": rendezvous[by_leader].astype(np.uint32),
+        "transfers": rendezvous[by_leader].astype(np.uint32)
+        | np.where(sends[by_leader], SENDS, np.uint32(0)),
         "party_begin": party_begin,
-        "party_stream": stream[by_rendezvous],
+        "party_stream": stream[members],
         "transfer_duration": transfer_duration,
     }
+
+
+def _messages(
+    trace: JobTrace,
+    records: NDArray[np.void],
+    members: NDArray[np.intp],
+    sends: NDArray[np.bool_],
+    stream: NDArray[np.uint32],
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """(lane and bytes of each rendezvous of a send with its receive; lanes): a lane is what a communicator carries
+    from one rank to another. Both arrays are empty where nothing is sent."""
+    number = records["rendezvous"][members]
+    senders = members[:-1][sends[members[:-1]] & (number[:-1] == number[1:])]
+    if not len(senders):
+        return {"lane_of": np.empty(0, np.int32), "message": np.empty(0, np.int64)}, 0
+    distances = np.array([_distance(operation) for operation in trace.operations])
+    sizes = np.array([op.bytes if isinstance(op, Collective) else 0 for op in trace.operations])
+    key = (records["communicator"][senders].astype(np.int64) << 32 | stream[senders]) * trace.world
+    _, lane = np.unique(key + distances[records["operation"][senders]], return_inverse=True)
+    lane_of, message = np.full(int(number.max()) + 1, -1, np.int32), np.zeros(int(number.max()) + 1, np.int64)
+    lane_of[records["rendezvous"][senders]] = lane
+    message[records["rendezvous"][senders]] = sizes[records["operation"][senders]]
+    return {"lane_of": lane_of, "message": message}, int(lane.max()) + 1
+
+
+def _distance(operation: Operation) -> int:
+    """From a sender to its receiver, in places of their communicator."""
+    if not isinstance(operation, Collective) or operation.rank is None or operation.peer is None:
+        return 0
+    here, there = (operation.members.index(rank) for rank in (operation.rank, operation.peer))
+    return (there - here) % len(operation.members)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from maya.simulate.kinds import memory_bound
 from maya.simulate.network import ONE, Network
 from maya.simulate.types import Activity, SimulationError
-from maya.trace.types import JobTrace, RecordKind
+from maya.trace.types import Collective, JobTrace, RecordKind
 
 _DEVICE_WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
 
@@ -46,6 +46,26 @@ class _Transfer:
     since: int
     due: int
     rate: int = ONE
+    message: _Message | None = None
+
+
+@dataclass
+class _Lane:
+    taken: int = 0  # bytes of messages that were not awaited when they were sent and are not received yet
+    waiting: list[_Message] = field(default_factory=list)
+
+
+@dataclass
+class _Message:
+    """A send that has a receive. It is delivered, and not received yet, when it is buffered and not under way."""
+
+    rendezvous: int
+    bytes: int
+    lane: _Lane
+    sender: tuple[_Rank, _Item] | None = None  # while it waits
+    receiver: tuple[_Rank, _Item] | None = None
+    under_way: _Transfer | None = None
+    buffered: bool = False
 
 
 @dataclass
@@ -93,6 +113,7 @@ class Reference:
         network: Network | None = None,
         collective_occupies: int = 0,
         transfer_occupies: int = 0,
+        buffered_bytes: int = 0,
     ) -> None:
         self.network = network
         self.occupies = {True: transfer_occupies, False: collective_occupies}  # by: is it point to point
@@ -106,6 +127,9 @@ class Reference:
             for row, call in enumerate(rank.calls):
                 if call["kind"] == RecordKind.COLLECTIVE:
                     self.parties.setdefault(call["rendezvous"], []).append((rank, row))
+        self.buffered_bytes = buffered_bytes
+        self.operations = trace.operations
+        self.messages = self._messages()
         self.arrived: dict[int, list[tuple[_Rank, _Item]]] = {}
         self.under_way: list[_Transfer] = []
         self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -144,6 +168,29 @@ class Reference:
             if call["kind"] == RecordKind.COLLECTIVE and call["group"] > 0:
                 rank.groups.setdefault((call["group"], call["stream"]), []).append(row)
         return rank
+
+    def _messages(self) -> dict[int, _Message]:
+        """Of each rendezvous that is a send and its receive.
+
+        A lane is a sender's stream to its communicator's member at one distance.
+        """
+        lanes: dict[tuple[int, ...], _Lane] = {}
+        messages = {}
+        for rendezvous, parties in self.parties.items():
+            for rank, row in parties if len(parties) == 2 else ():
+                call = rank.calls[row]
+                operation = self.operations[call["operation"]]
+                assert isinstance(operation, Collective)
+                if operation.collective != "send":
+                    continue
+                distance = 0
+                if operation.rank is not None and operation.peer is not None:
+                    here, there = map(operation.members.index, (operation.rank, operation.peer))
+                    distance = (there - here) % len(operation.members)
+                key = (call["communicator"], rank.index, call["stream"], distance)
+                lane = lanes.setdefault(key, _Lane())
+                messages[rendezvous] = _Message(rendezvous, operation.bytes, lane)
+        return messages
 
     def _schedule(self, time: int, action: Callable[..., None], *arguments: Any) -> None:
         self.sequence += 1
@@ -268,7 +315,9 @@ class Reference:
             self._take(rank, False, self.occupies[call["peer_class"] >= 0])
             item.open_transfers = len(item.members)
             for row in item.members:
-                self._arrive(rank, item, rank.calls[row]["rendezvous"])
+                self._arrive(rank, item, rank.calls[row])
+            if item.open_transfers == 0:
+                self._finish(rank, item)
         elif call["kind"] in _DEVICE_WORK:
             self._account(rank, "work", 1)
             item.left, item.since = self.durations[call["operation"]] * ONE, self.now
@@ -325,26 +374,88 @@ class Reference:
 
     # --- rendezvous ---
 
-    def _arrive(self, rank: _Rank, item: _Item, rendezvous: int) -> None:
+    def _arrive(self, rank: _Rank, item: _Item, call: dict[str, int]) -> None:
+        rendezvous = call["rendezvous"]
+        message = self.messages.get(rendezvous)
+        if message is not None:
+            operation = self.operations[call["operation"]]
+            sends = isinstance(operation, Collective) and operation.collective == "send"
+            (self._send if sends else self._receive)(message, rank, item)
+            return
         arrived = self.arrived.setdefault(rendezvous, [])
         arrived.append((rank, item))
-        parties = self.parties[rendezvous]
-        if len(arrived) < len(parties):
-            return
-        del self.arrived[rendezvous]
+        if len(arrived) == len(self.parties[rendezvous]):
+            del self.arrived[rendezvous]
+            self._move(rendezvous, arrived)
+
+    def _move(self, rendezvous: int, parties: list[tuple[_Rank, _Item]]) -> _Transfer:
         draws = (
             0 if self.network is None or not len(self.network.draws) else int(self.network.draws[rendezvous])
         )
-        for party, _ in arrived:
-            self._account(party, "moving", 1)
-            self._take(party, True, draws)
-        duration = max(self.durations[party.calls[row]["operation"]] for party, row in parties)
+        all_parties = self.parties[rendezvous]
+        duration = max(self.durations[party.calls[row]["operation"]] for party, row in all_parties)
         pattern = -1 if self.network is None else int(self.network.flow_of[rendezvous])
-        transfer = _Transfer(draws, arrived, pattern, duration * ONE, self.now, self.now + duration)
+        transfer = _Transfer(draws, [], pattern, duration * ONE, self.now, self.now + duration)
+        for party in parties:
+            self._take_part(transfer, party)
         self._schedule(transfer.due, self._transfer_due, transfer)
         if pattern >= 0 and duration > 0:
             self.under_way.append(transfer)
             self._share_links()
+        return transfer
+
+    def _take_part(self, transfer: _Transfer, party: tuple[_Rank, _Item]) -> None:
+        transfer.parties.append(party)
+        self._account(party[0], "moving", 1)
+        self._take(party[0], True, transfer.draws)
+
+    def _send(self, message: _Message, rank: _Rank, item: _Item) -> None:
+        message.sender = (rank, item)
+        if message.receiver is not None:
+            self._exchange(message)
+        else:
+            message.lane.waiting.append(message)
+            self._fill(message.lane)
+
+    def _receive(self, message: _Message, rank: _Rank, item: _Item) -> None:
+        if message.under_way is not None:
+            message.receiver = (rank, item)
+            self._take_part(message.under_way, message.receiver)
+        elif message.buffered:
+            item.open_transfers -= 1
+            self._free_room(message)
+        else:
+            message.receiver = (rank, item)
+            if message.sender is not None:
+                message.lane.waiting.remove(message)
+                self._exchange(message)
+                self._fill(message.lane)
+
+    def _exchange(self, message: _Message) -> None:
+        assert message.sender is not None and message.receiver is not None
+        message.under_way = self._move(message.rendezvous, [message.sender, message.receiver])
+        message.under_way.message = message
+        message.sender = None
+
+    def _fill(self, lane: _Lane) -> None:
+        """Starts what waits, in order, as long as there is room for it."""
+        while lane.waiting:
+            message = lane.waiting[0]
+            delivered = message.buffered  # by the iteration before, and not received
+            if delivered or lane.taken + message.bytes > self.buffered_bytes:
+                return
+            assert message.sender is not None
+            del lane.waiting[0]
+            lane.taken += message.bytes
+            message.buffered = True
+            message.under_way = self._move(message.rendezvous, [message.sender])
+            message.under_way.message = message
+            message.sender = None
+
+    def _free_room(self, message: _Message) -> None:
+        message.buffered = False
+        message.lane.taken -= message.bytes
+        self._fill(message.lane)
 
     def _transfer_due(self, transfer: _Transfer) -> None:
         if transfer.due != self.now:
@@ -367,12 +478,20 @@ class Reference:
                 self._schedule(transfer.due, self._transfer_due, transfer)
 
     def _end_transfer(self, transfer: _Transfer) -> None:
+        if transfer.message is not None:
+            self._deliver(transfer.message)
         for rank, item in transfer.parties:
             self._account(rank, "moving", -1)
             self._take(rank, True, -transfer.draws)
             item.open_transfers -= 1
             if item.open_transfers == 0:
                 self._finish(rank, item)
+
+    def _deliver(self, message: _Message) -> None:
+        received = message.receiver is not None
+        message.under_way = message.receiver = None
+        if received and message.buffered:
+            self._free_room(message)
 
     # --- accounts ---
 

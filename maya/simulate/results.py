@@ -98,7 +98,8 @@ def _calls(trace: JobTrace, timeline: Timeline) -> NDArray[np.void]:
             calls[name] = rank.records[name][rows]
         start, end = times.start[-1][rows], times.end[-1][rows]
         calls["ns"] = end - start
-        calls["waiting_ns"] = np.maximum(complete[rank.records["rendezvous"][rows]] - start, 0)
+        last = complete[rank.records["rendezvous"][rows]]
+        calls["waiting_ns"] = np.where(last <= end, np.maximum(last - start, 0), 0)  # a sender need not wait
         tables.append(calls)
     return np.concatenate(tables)
 

@@ -15,6 +15,7 @@ from maya.simulate.types import PATH, Activity, HostCosts, RankTimeline, Simulat
 from maya.trace.types import Collective, JobTrace, RecordKind
 
 TRANSFER_CHANNELS: Final = 2  # of a send or receive: NCCL's p2p channels per peer between two devices
+CHANNEL_BYTES: Final = 4 << 20  # that a channel buffers: NCCL's default NCCL_BUFFSIZE
 _SHOWN: Final = 12  # waiting calls that a deadlock's message lists
 
 
@@ -27,13 +28,15 @@ def simulate(
     host: HostCosts = HostCosts(),  # noqa: B008 (frozen)
     network: Network | None = None,
     keep_timeline: bool = True,
+    buffered_bytes: int = TRANSFER_CHANNELS * CHANNEL_BYTES,
 ) -> Timeline:
     """Replays the steady iteration `iterations` times, each operation taking its entry of `durations_s`.
 
     `durations_s` has shape [operations]. A collective takes as long as the slowest of its parties'
     operations says, from the moment the last party arrives, and longer where `network` says that it shares
-    links with others under way; without one it never does. Without `keep_timeline` only the iteration ends
-    and activities are kept. Raises SimulationError for a deadlock or for durations that are none.
+    links with others under way; without one it never does. A send goes on without its receive while it
+    and those before it from one rank to another take no more than `buffered_bytes`. Without `keep_timeline` only
+    the iteration ends and activities are kept. Raises SimulationError for a deadlock or for durations that are none.
     """
     if iterations < 1:
         raise SimulationError(f"{iterations} iterations")
@@ -46,7 +49,7 @@ def simulate(
     results = {name: np.zeros(calls * iterations, np.int64) for name in ("issued", "start", "end")}
     results["iteration_end"] = np.zeros(iterations, np.int64)
     results["activity"] = np.zeros(iterations * len(trace.ranks) * len(Activity), np.int64)
-    scalars = _scalars(program, cluster, host, iterations)
+    scalars = _scalars(program, cluster, host, iterations) | {"lane_bytes": buffered_bytes}
     arrays = _aligned({**program.arrays, **network.arrays})
     events, stuck, path = _core.run({**arrays, **scalars}, results)
     if stuck:
@@ -83,6 +86,7 @@ def _scalars(program: Program, cluster: Cluster, host: HostCosts, iterations: in
     device = cluster.device
     return {
         "events": program.events,
+        "lanes": program.lanes,
         "iterations": iterations,
         "queue_depth": host.queue_depth,
         "launch_call": _nanoseconds(host.launch_s / cluster.host_speed),

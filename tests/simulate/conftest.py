@@ -24,8 +24,12 @@ Simulate = Callable[..., Timeline]
 
 @pytest.fixture(scope="session")
 def simulate_ideal(ideal_cluster: Cluster) -> Simulate:
-    def run(job: JobBuilder, iterations: int = 3, queue_depth: int = 1024) -> Timeline:
+    def run(
+        job: JobBuilder, iterations: int = 3, queue_depth: int = 1024, buffered_bytes: int = 1 << 23
+    ) -> Timeline:
         host = HostCosts(launch_s=0.0, queue_depth=queue_depth)
-        return simulate(job.build(), job.durations_s, ideal_cluster, iterations, host=host)
+        return simulate(
+            job.build(), job.durations_s, ideal_cluster, iterations, host=host, buffered_bytes=buffered_bytes
+        )
 
     return run

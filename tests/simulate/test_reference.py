@@ -12,10 +12,12 @@ from maya.simulate import HostCosts, SimulationError, simulate
 from maya.simulate.network import ONE, Network
 from maya.simulate.reference import Reference
 from maya.simulate.simulation import TRANSFER_CHANNELS, multiprocessors
+from maya.simulate.types import Timeline
 from maya.trace.build import JobBuilder, RankBuilder
 
 COSTS = st.tuples(st.sampled_from([0, 3]), st.sampled_from([1, 2, 5, 1024]))
 TIME = st.integers(0, 20)
+BUFFERS = st.sampled_from([0, 12, 40, 1 << 23])  # beside messages of 0 to 20 bytes
 DRAWS = st.sampled_from([0, ONE // 7, ONE])
 
 
@@ -46,7 +48,7 @@ def jobs(draw: st.DrawFn) -> JobBuilder:
     everyone = job.communicator(range(world))
     blocking = draw(st.sampled_from([(), (1,), (1, 2)]))
     for group in range(1, draw(st.integers(1, 6))):
-        stream, length, together = draw(st.integers(0, 3)), draw(TIME), draw(st.integers(0, 2))
+        stream, length, together = draw(st.integers(0, 3)), draw(TIME), draw(st.integers(0, 3))
         for rank in job.ranks:
             rank.blocking_streams = blocking
             for _ in range(draw(st.integers(0, 3))):
@@ -57,6 +59,9 @@ def jobs(draw: st.DrawFn) -> JobBuilder:
             elif together == 1 and world > 1:
                 rank.send(everyone, following, length, stream, group=group)
                 rank.recv(everyone, previous, draw(TIME), stream, group=group)
+            elif together == 3 and world > 1:
+                rank.send(everyone, following, length, stream)
+                rank.recv(everyone, previous, draw(TIME), stream)
             elif together == 2 and world > 1 and rank.rank < 2:
                 direction = rank.send if rank.rank == 0 else rank.recv
                 direction(everyone, 1 - rank.rank, length, stream)
@@ -96,6 +101,7 @@ def networks(draw: st.DrawFn, transfers: int = 64) -> Network:
     latency=st.sampled_from([0, 4]),
     network=st.none() | networks(),
     channels=st.sampled_from([0, 16, 100]),
+    buffered=BUFFERS,
 )
 def test_native_core_equals_the_reference(
     ideal_cluster: Cluster,
@@ -104,6 +110,7 @@ def test_native_core_equals_the_reference(
     latency: int,
     network: Network | None,
     channels: int,
+    buffered: int,
 ) -> None:
     trace, (launch, depth) = job.build(), costs
     changed = {"launch_latency_s": latency * 1e-9, "nccl_channels": channels}
@@ -118,15 +125,20 @@ def test_native_core_equals_the_reference(
         network=network,
         collective_occupies=multiprocessors(channels, device),
         transfer_occupies=multiprocessors(TRANSFER_CHANNELS, device),
+        buffered_bytes=buffered,
     )
     host = HostCosts(launch_s=launch * 1e-9, queue_depth=depth)
+
+    def native() -> Timeline:
+        return simulate(trace, job.durations_s, cluster, host=host, network=network, buffered_bytes=buffered)
+
     try:
         expected = reference.run()
     except SimulationError:
         with pytest.raises(SimulationError, match="deadlock"):
-            simulate(trace, job.durations_s, cluster, host=host, network=network)
+            native()
         return
-    timeline = simulate(trace, job.durations_s, cluster, host=host, network=network)
+    timeline = native()
     assert timeline.iteration_end_ns.tolist() == expected.iteration_end_ns.tolist()
     assert timeline.activity_ns.tolist() == expected.activity_ns.tolist()
     for number, rank in enumerate(timeline.ranks):
@@ -137,14 +149,20 @@ def test_native_core_equals_the_reference(
 
 
 @settings(max_examples=200)
-@given(job=jobs(), network=st.none() | networks(), costs=COSTS)
+@given(job=jobs(), network=st.none() | networks(), costs=COSTS, buffered=BUFFERS)
 def test_nothing_happens_before_its_cause(
-    ideal_cluster: Cluster, job: JobBuilder, network: Network | None, costs: tuple[int, int]
+    ideal_cluster: Cluster, job: JobBuilder, network: Network | None, costs: tuple[int, int], buffered: int
 ) -> None:
     trace = job.build()
     host = HostCosts(launch_s=costs[0] * 1e-9, queue_depth=costs[1])
+
+    def timeline_of() -> Timeline:
+        return simulate(
+            trace, job.durations_s, ideal_cluster, network=network, host=host, buffered_bytes=buffered
+        )
+
     try:
-        timeline = simulate(trace, job.durations_s, ideal_cluster, network=network, host=host)
+        timeline = timeline_of()
     except SimulationError:
         return
     path = timeline.critical_path
@@ -161,6 +179,6 @@ def test_nothing_happens_before_its_cause(
             (rank.records["wait"] >= 0) & (rank.records["wait"] < np.arange(own.end.shape[1]))
         )
         assert (own.end[:, waits] >= own.end[:, rank.records["wait"][waits]]).all()
-    again = simulate(trace, job.durations_s, ideal_cluster, network=network, host=host)
+    again = timeline_of()
     for one, other in zip(timeline.ranks, again.ranks, strict=True):
         assert (one.end == other.end).all()

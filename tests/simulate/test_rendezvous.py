@@ -64,18 +64,80 @@ def test_pairwise_exchange_in_a_group_does_not_deadlock(simulate_ideal: Simulate
         assert rank.start[0, 1] == rank.start[0, 2]
 
 
-def test_the_same_exchange_without_a_group_is_a_deadlock_that_names_its_parties(
-    simulate_ideal: Simulate,
-) -> None:
+def exchange_without_a_group() -> JobBuilder:
+    """Messages of 30 bytes, which take 30 ns."""
     job = JobBuilder(2)
     pair = job.communicator((0, 1))
     for rank in job.ranks:
         rank.send(pair, 1 - rank.rank, 30)
         rank.recv(pair, 1 - rank.rank, 30)
+    return job
+
+
+def test_the_same_exchange_without_a_group_is_a_deadlock_that_names_its_parties(
+    simulate_ideal: Simulate,
+) -> None:
     with pytest.raises(SimulationError) as error:
-        simulate_ideal(job)
+        simulate_ideal(exchange_without_a_group(), buffered_bytes=29)
     assert "rank 0, stream 2: call 0, send with rank 1 0 on communicator 0" in str(error.value)
     assert "rank 1, stream 2: call 0, send with rank 0 0 on communicator 0" in str(error.value)
+
+
+def test_sends_that_fit_the_buffers_need_no_receiver(simulate_ideal: Simulate) -> None:
+    timeline = simulate_ideal(exchange_without_a_group(), iterations=2, buffered_bytes=30)
+    for rank in timeline.ranks:
+        # Both messages are on their way at once; what has been delivered is received in no time.
+        assert rank.start.tolist() == [[0, 30], [30, 60]]
+        assert rank.end.tolist() == [[30, 30], [60, 60]]
+
+
+@pytest.mark.parametrize(
+    ("buffered_bytes", "sent", "received"),
+    [
+        (0, [110, 120, 130], [110, 120, 130]),
+        (10, [10, 110, 120], [100, 110, 120]),  # the second waits for the first one's receiver
+        (20, [10, 20, 110], [100, 100, 110]),
+        (30, [10, 20, 30], [100, 100, 100]),
+    ],
+)
+def test_sends_wait_for_room_in_their_order(
+    simulate_ideal: Simulate, buffered_bytes: int, sent: list[int], received: list[int]
+) -> None:
+    job = JobBuilder(2)
+    pair = job.communicator((0, 1))
+    job.ranks[1].kernel(100, stream=2)
+    for _ in range(3):
+        job.ranks[0].send(pair, 1, 10)
+        job.ranks[1].recv(pair, 0, 10)
+    sends, receives = simulate_ideal(job, iterations=1, buffered_bytes=buffered_bytes).ranks
+    assert sends.end[0].tolist() == sent
+    assert receives.end[0, 1:].tolist() == received
+
+
+def test_a_receiver_that_comes_midway_ends_with_the_message(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(2)
+    pair = job.communicator((0, 1))
+    job.ranks[0].send(pair, 1, 50)
+    job.ranks[1].kernel(20, stream=2)
+    job.ranks[1].recv(pair, 0, 50)
+    timeline = simulate_ideal(job, iterations=1)
+    assert [timeline.ranks[0].end[0, 0], timeline.ranks[1].end[0, 1]] == [50, 50]
+    assert timeline.activity_ns[0, 1, Activity.MOVING] == 30
+    assert timeline.activity_ns[0, :, Activity.WAITING].tolist() == [0, 0]
+
+
+def test_messages_one_way_leave_room_the_other_way(simulate_ideal: Simulate) -> None:
+    """A lane of its own for each sender and each receiver."""
+    job = JobBuilder(3)
+    everyone = job.communicator((0, 1, 2))
+    for peer in (1, 2):
+        job.ranks[0].send(everyone, peer, 10)
+        job.ranks[peer].send(everyone, 0, 10)
+    for peer in (1, 2):
+        job.ranks[0].recv(everyone, peer, 10)
+        job.ranks[peer].recv(everyone, 0, 10)
+    timeline = simulate_ideal(job, iterations=1, buffered_bytes=10)
+    assert [rank.end[0].tolist() for rank in timeline.ranks] == [[10, 20, 20, 20], [10, 10], [10, 20]]
 
 
 def test_collectives_in_opposite_orders_deadlock(simulate_ideal: Simulate) -> None:

@@ -53,6 +53,10 @@ Program program_of(const nb::dict& fields) {
   from.read("party_begin", program.party_begin);
   from.read("party_stream", program.party_stream);
   from.read("transfer_duration", program.transfer_duration);
+  from.read("lane_of", program.lane_of);
+  from.read("message", program.message);
+  from.read("lanes", program.lanes);
+  from.read("lane_bytes", program.lane_bytes);
   from.read("flow_of", program.flow_of);
   from.read("flow_peak", program.flow_peak);
   from.read("flow_begin", program.flow_begin);

@@ -17,6 +17,8 @@ Engine::Engine(const Program& program, const Results& results)
       ranks_(program.rank_begin.size() - 1),
       events_state_(program.events),
       arrived_(program.transfer_duration.size()),
+      messages_(program.lane_of.size()),
+      lanes_(program.lanes),
       network_(program_, queue_, static_cast<std::uint32_t>(program.stream_flags.size())) {
   copy_calls(program);
   make_streams(program);
@@ -271,7 +273,19 @@ void Engine::begin(std::uint32_t index, Stream& stream, const Call& call) {
   stream.due = kNever;
   stream.pending = static_cast<std::uint32_t>(call.count);
   const Place self = placed(stream.rank, head(stream).call, head(stream).iteration);
-  for (std::int32_t i = 0; i < call.count; ++i) arrive(program_.transfers[call.link + i], self);
+  for (std::int32_t i = 0; i < call.count; ++i) {
+    const std::uint32_t entry = program_.transfers[call.link + i], transfer = entry & ~kSends;
+    if (messages_.empty() || program_.lane_of[transfer] < 0) {
+      arrive(transfer, self);
+    } else if (entry & kSends) {
+      send(transfer, self);
+    } else {
+      receive(transfer, self);
+    }
+  }
+  if (stream.pending > 0) return;
+  finish(index);  // all that it receives had been delivered
+  poke(index);
 }
 
 // Work ends `left` from now at the rank's present rate.
@@ -355,29 +369,108 @@ void Engine::arrive(std::uint32_t transfer, Place by) {
   const std::uint32_t first = program_.party_begin[transfer], last = program_.party_begin[transfer + 1];
   if (++arrived_[transfer] < last - first) return;
   arrived_[transfer] = 0;
-  for (std::uint32_t party = first; party < last; ++party) {
-    const Stream& stream = streams_[program_.party_stream[party]];
-    Rank& rank = ranks_[stream.rank];
-    touch(rank);
-    ++rank.moving;
-    if (!program_.draws.empty()) take(stream.rank, kMemory, program_.draws[transfer]);
-    if (timeline_) causes_.last[place(stream.rank, head(stream).call, head(stream).iteration)] = by;
-  }
+  for (std::uint32_t party = first; party < last; ++party) move(program_.party_stream[party], transfer, by);
   network_.start(transfer, now_);
 }
 
 void Engine::end_transfer(std::uint32_t transfer) {
   ++events_;
   network_.end(transfer, now_);
-  for (std::uint32_t party = program_.party_begin[transfer]; party < program_.party_begin[transfer + 1]; ++party) {
-    const std::uint32_t index = program_.party_stream[party];
-    Rank& rank = ranks_[streams_[index].rank];
-    touch(rank);
-    --rank.moving;
-    if (!program_.draws.empty()) take(streams_[index].rank, kMemory, -program_.draws[transfer]);
-    if (--streams_[index].pending > 0) continue;
-    finish(index);
-    poke(index);
+  if (!messages_.empty() && program_.lane_of[transfer] >= 0) return deliver(transfer);
+  for (std::uint32_t party = program_.party_begin[transfer]; party < program_.party_begin[transfer + 1]; ++party)
+    moved(program_.party_stream[party], transfer);
+}
+
+// A party's part of a transfer is under way: it had waited for `by`.
+void Engine::move(std::uint32_t index, std::uint32_t transfer, Place by) {
+  const Stream& stream = streams_[index];
+  Rank& rank = ranks_[stream.rank];
+  touch(rank);
+  ++rank.moving;
+  if (!program_.draws.empty()) take(stream.rank, kMemory, program_.draws[transfer]);
+  if (timeline_) causes_.last[place(stream.rank, head(stream).call, head(stream).iteration)] = by;
+}
+
+void Engine::moved(std::uint32_t index, std::uint32_t transfer) {
+  Rank& rank = ranks_[streams_[index].rank];
+  touch(rank);
+  --rank.moving;
+  if (!program_.draws.empty()) take(streams_[index].rank, kMemory, -program_.draws[transfer]);
+  if (--streams_[index].pending > 0) return;
+  finish(index);
+  poke(index);
+}
+
+// --- messages --------------------------------------------------------------------------------
+
+// A sender goes on without its receiver while the lane has room (NCCL's buffers).
+void Engine::send(std::uint32_t transfer, Place by) {
+  Lane& lane = lanes_[program_.lane_of[transfer]];
+  std::uint8_t& message = messages_[transfer];
+  if (message == kAwaited) return exchange(transfer, by);
+  message |= kWaitsForRoom;
+  lane.waiting.push_back(transfer);
+  fill(lane, by);
+}
+
+void Engine::receive(std::uint32_t transfer, Place by) {
+  std::uint8_t& message = messages_[transfer];
+  const std::uint32_t index = receiver(transfer);
+  if (message & kUnderWay) {
+    message |= kAwaited;
+    const Stream& from = streams_[sender(transfer)];
+    move(index, transfer, placed(from.rank, head(from).call, head(from).iteration));
+  } else if (message & kBuffered) {
+    message &= ~kBuffered;
+    if (timeline_) causes_.last[by - 1] = by;
+    --streams_[index].pending;
+    free_room(transfer, by);
+  } else if (message & kWaitsForRoom) {
+    Lane& lane = lanes_[program_.lane_of[transfer]];
+    std::erase(lane.waiting, transfer);
+    exchange(transfer, by);
+    fill(lane, by);
+  } else {
+    message = kAwaited;
+  }
+}
+
+// Both sides are there.
+void Engine::exchange(std::uint32_t transfer, Place by) {
+  messages_[transfer] = kAwaited | kUnderWay;
+  for (const std::uint32_t party : {sender(transfer), receiver(transfer)}) move(party, transfer, by);
+  network_.start(transfer, now_);
+}
+
+void Engine::deliver(std::uint32_t transfer) {
+  const std::uint8_t was = messages_[transfer];
+  messages_[transfer] = was & kAwaited ? 0 : kBuffered;
+  moved(sender(transfer), transfer);
+  if (!(was & kAwaited)) return;
+  const Stream& to = streams_[receiver(transfer)];
+  const Place by = placed(to.rank, head(to).call, head(to).iteration);
+  moved(receiver(transfer), transfer);
+  if (was & kBuffered) free_room(transfer, by);
+}
+
+void Engine::free_room(std::uint32_t transfer, Place by) {
+  Lane& lane = lanes_[program_.lane_of[transfer]];
+  lane.taken -= program_.message[transfer];
+  fill(lane, by);
+}
+
+// Starts what waits for room, in order, as long as there is some. A message that is sent again, in the next iteration,
+// is received first.
+void Engine::fill(Lane& lane, Place by) {
+  while (!lane.waiting.empty()) {
+    const std::uint32_t transfer = lane.waiting.front();
+    const std::int64_t bytes = program_.message[transfer];
+    if (messages_[transfer] != kWaitsForRoom || lane.taken + bytes > program_.lane_bytes) return;
+    lane.waiting.erase(lane.waiting.begin());
+    lane.taken += bytes;
+    messages_[transfer] = kBuffered | kUnderWay;
+    move(sender(transfer), transfer, by);
+    network_.start(transfer, now_);
   }
 }
 

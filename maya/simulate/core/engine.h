@@ -100,6 +100,20 @@ class Engine {
     bool default_stream_synchronises = false;
   };
 
+  // Where a message is. One that was delivered and not received is kBuffered alone.
+  enum Message : std::uint8_t {
+    kWaitsForRoom = 1,  // its sender does, or for its receiver
+    kAwaited = 2,       // its receiver has come
+    kUnderWay = 4,
+    kBuffered = 8,      // it takes room in its lane
+  };
+
+  // Messages of a communicator from one rank to another.
+  struct Lane {
+    std::int64_t taken = 0;  // bytes of those under way or delivered that were not awaited when they were sent
+    std::vector<std::uint32_t> waiting;  // senders, in order
+  };
+
   struct Event {
     std::uint32_t recorded = 0;
     std::uint32_t waiters = kNone;  // streams, chained by next_waiter
@@ -131,6 +145,19 @@ class Engine {
   void record_event(std::uint32_t event, std::uint32_t rank, Place by);
   void arrive(std::uint32_t transfer, Place by);
   void end_transfer(std::uint32_t transfer);
+  void move(std::uint32_t stream, std::uint32_t transfer, Place by);
+  void moved(std::uint32_t stream, std::uint32_t transfer);
+
+  void send(std::uint32_t transfer, Place by);
+  void receive(std::uint32_t transfer, Place by);
+  void exchange(std::uint32_t transfer, Place by);
+  void deliver(std::uint32_t transfer);
+  void free_room(std::uint32_t transfer, Place by);
+  void fill(Lane& lane, Place by);
+  std::uint32_t sender(std::uint32_t transfer) const { return program_.party_stream[program_.party_begin[transfer]]; }
+  std::uint32_t receiver(std::uint32_t transfer) const {
+    return program_.party_stream[program_.party_begin[transfer] + 1];
+  }
 
   void touch(Rank& rank);
   void piece_ended(std::uint32_t iteration, Place by);
@@ -178,6 +205,8 @@ class Engine {
   std::vector<Item> items_;
   std::vector<Event> events_state_;
   std::vector<std::uint32_t> arrived_;        // [rendezvous] parties so far
+  std::vector<std::uint8_t> messages_;        // [rendezvous] Message; empty without lanes
+  std::vector<Lane> lanes_;
   Causes causes_;
   std::vector<std::uint64_t> pieces_;         // [iterations] work and steps that have not ended
   std::vector<std::uint32_t> poked_;          // streams whose head may be able to start

@@ -27,6 +27,9 @@ enum CallFlags : std::uint8_t {
   kMemoryBound = 16,       // work that needs memory bandwidth, not multiprocessors
 };
 
+// In `transfers`: this party is the sender.
+inline constexpr std::uint32_t kSends = std::uint32_t{1} << 31;
+
 enum StreamFlags : std::uint8_t {
   kOrdinary = 0,
   kLegacyDefault = 1,
@@ -45,10 +48,12 @@ struct Program {
   std::span<const std::uint32_t> rank_begin;          // [ranks + 1] first call
   std::span<const std::uint32_t> stream_begin;        // [ranks + 1] first stream
   std::span<const std::uint8_t> stream_flags;         // [streams]
-  std::span<const std::uint32_t> transfers;           // rendezvous of each communication kernel
+  std::span<const std::uint32_t> transfers;           // rendezvous of each communication kernel; kSends beside
   std::span<const std::uint32_t> party_begin;         // [rendezvous + 1]
-  std::span<const std::uint32_t> party_stream;        // the stream of each party
+  std::span<const std::uint32_t> party_stream;        // the stream of each party; of a message its sender's first
   std::span<const Nanoseconds> transfer_duration;     // [rendezvous]
+  std::span<const std::int32_t> lane_of;              // [rendezvous] of a message; -1: a collective. May be empty
+  std::span<const std::int64_t> message;              // [rendezvous] its bytes
   std::span<const std::int32_t> flow_of;              // [rendezvous] its flow pattern; -1: shares no link
   std::span<const std::int64_t> flow_peak;            // [patterns] what it uses most of any link, alone
   std::span<const std::uint32_t> flow_begin;          // [patterns + 1] first hop
@@ -57,6 +62,8 @@ struct Program {
   std::span<const std::int64_t> flow_share;           // [hops] sum over these of use / peak
   std::span<const std::int64_t> draws;                // [rendezvous] of each party's memory bandwidth; may be empty
   std::uint32_t links = 0;                            // 0: transfers share nothing
+  std::uint32_t lanes = 0;
+  std::int64_t lane_bytes = 0;       // of messages in a lane that nobody receives yet
   std::uint32_t events = 0;
   std::uint32_t iterations = 1;
   std::uint32_t queue_depth = 1024;  // calls a stream holds before the host blocks

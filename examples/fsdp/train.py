@@ -1,5 +1,5 @@
 """Train a GPT-like or LLaMA-like model with FSDP2: parameters, gradients and optimizer state sharded over all ranks,
-or over those that tensor parallelism leaves.
+or over those that tensor parallelism leaves; sequences over those of context parallelism.
 
 torchrun --nproc-per-node 8 train.py --layers 32 --hidden 4096 --heads 32
 """
@@ -12,6 +12,7 @@ from functools import partial
 import float8
 import torch
 import torch.distributed as dist
+from context_parallel import shared_sequences
 from tensor_parallel import parallelize
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -41,6 +42,7 @@ parser.add_argument("--lr", type=float, default=3e-4)
 parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none",
                     help="each block's activations; selective keeps every other product and attention")  # fmt: skip
 parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that share each block; of --llama")
+parser.add_argument("--context-parallel", type=int, default=1, help="GPUs that share each sequence")
 parser.add_argument(
     "--float8", choices=["tensorwise", "rowwise"], help="matrix products by torchao, scaled so"
 )
@@ -63,7 +65,10 @@ def rotated(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
 
 def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     """x [batch, seq, heads, channels], each head `times` times."""
-    return x if times == 1 else x.unsqueeze(3).expand(-1, -1, -1, times, -1).flatten(2, 3)
+    if times == 1:
+        return x
+    # A single head's repetition would be a view, of whose gradient PyTorch 2.11's compiler expects other strides.
+    return x.unsqueeze(3).expand(-1, -1, -1, times, -1).flatten(2, 3).contiguous()
 
 
 class Attention(nn.Module):
@@ -208,11 +213,15 @@ def selective_contexts():
 
 
 def device_mesh(args: argparse.Namespace, device: torch.device) -> DeviceMesh:
-    """Dimensions "data" and, if there is any, "tensor"."""
-    world = dist.get_world_size()
-    if world % args.tensor_parallel:
-        parser.error(f"--tensor-parallel {args.tensor_parallel} does not divide {world} ranks")
-    sizes = {"data": world // args.tensor_parallel, "tensor": args.tensor_parallel}
+    """Dimensions "data" and, where there are any, "context" and "tensor"."""
+    world, context, tensor = dist.get_world_size(), args.context_parallel, args.tensor_parallel
+    if world % (context * tensor):
+        parser.error(
+            f"--context-parallel {context} * --tensor-parallel {tensor} does not divide {world} ranks"
+        )
+    if args.seq % (2 * context):
+        parser.error(f"--seq {args.seq} is not divisible by 2 * --context-parallel {context}")
+    sizes = {"data": world // (context * tensor), "context": context, "tensor": tensor}
     names = tuple(name for name, size in sizes.items() if size > 1 or name == "data")
     return dist.init_device_mesh(device.type, tuple(sizes[name] for name in names), mesh_dim_names=names)
 
@@ -229,7 +238,7 @@ def sharded_model(args: argparse.Namespace, mesh: DeviceMesh, device: torch.devi
     )
     shard = partial(
         fully_shard,
-        mesh=mesh["data"],
+        mesh=mesh["data", "context"]._flatten("shard") if args.context_parallel > 1 else mesh["data"],
         mp_policy=policy,
         reshard_after_forward=not args.no_reshard_after_forward,
     )
@@ -256,8 +265,25 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, fused: bool) -> to
     return FusedCrossEntropy.apply(logits, labels).mean()
 
 
+def parallel_contexts(
+    args: argparse.Namespace,
+    mesh: DeviceMesh,
+    tokens: torch.Tensor,
+    labels: torch.Tensor,
+    rotary: torch.Tensor | None,
+) -> contextlib.ExitStack:
+    """What forward and backward pass run in."""
+    contexts = contextlib.ExitStack()
+    if args.tensor_parallel > 1:
+        contexts.enter_context(loss_parallel())
+    if args.context_parallel > 1:
+        contexts.enter_context(shared_sequences(mesh["context"], tokens, labels, rotary))
+    return contexts
+
+
 def train_step(
     args: argparse.Namespace,
+    mesh: DeviceMesh,
     model: GPT,
     optimizer: torch.optim.Optimizer,
     rotary: torch.Tensor | None,
@@ -267,9 +293,10 @@ def train_step(
     for _ in range(args.accumulation_steps):
         batch = torch.randint(args.vocab, (args.micro_batch_size, args.seq + 1), generator=generator)
         batch = batch.to(device)
-        with loss_parallel() if args.tensor_parallel > 1 else contextlib.nullcontext():
-            logits = model(batch[:, :-1], rotary)
-            loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), args.fused_cross_entropy)
+        tokens, labels = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+        with parallel_contexts(args, mesh, tokens, labels, rotary):
+            logits = model(tokens, rotary)
+            loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), args.fused_cross_entropy)
             (loss / args.accumulation_steps).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -299,19 +326,20 @@ def main() -> None:
     generator = torch.Generator().manual_seed(mesh.get_local_rank("data"))
     attention = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if args.flash_attention else contextlib.nullcontext()
     with attention:
-        train(args, model, optimizer, rotary, generator)
+        train(args, mesh, model, optimizer, rotary, generator)
     dist.destroy_process_group()
 
 
 def train(
     args: argparse.Namespace,
+    mesh: DeviceMesh,
     model: GPT,
     optimizer: torch.optim.Optimizer,
     rotary: torch.Tensor | None,
     generator: torch.Generator,
 ) -> None:
     for iteration in range(1, args.iterations + 1):
-        loss = train_step(args, model, optimizer, rotary, generator)
+        loss = train_step(args, mesh, model, optimizer, rotary, generator)
         if iteration % args.log_interval == 0 and dist.get_rank() == 0:
             print(f"iteration {iteration}: loss {loss.item():.4f}", flush=True)
 

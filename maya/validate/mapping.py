@@ -59,13 +59,12 @@ def map_row(row: Row) -> Mapped | Unmapped:
 
 
 def _fsdp(row: Row) -> tuple[str, ...]:
-    for dimension, name in {"pp": "pipeline", "cp": "context"}.items():
-        if row.number(dimension, 1) > 1:
-            raise MappingError(f"FSDP with {name} parallelism: the FSDP example has none")
+    if row.number("pp", 1) > 1:
+        raise MappingError("FSDP with pipeline parallelism: the FSDP example has none")
     if "async" in row.text("comm_overlap").lower():
         raise MappingError("tensor parallelism cut up beside products (async TP): the FSDP example has none")
-    tensor = row.number("tp", 1)
-    replicas = row.number("gpus") // tensor
+    tensor, context = row.number("tp", 1), row.number("cp", 1)
+    replicas = row.number("gpus") // (tensor * context)
     accumulation = row.number("gbs") / replicas / row.number("mbs")
     if accumulation != int(accumulation):
         raise MappingError(
@@ -94,6 +93,8 @@ def _fsdp(row: Row) -> tuple[str, ...]:
             flags["--unfused-norm"] = True
     if tensor > 1:
         flags["--tensor-parallel"] = tensor
+    if context > 1:
+        flags["--context-parallel"] = context
     if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):
         if "torchtitan" not in row.text("framework"):
             raise MappingError("FP8 of Transformer Engine: the FSDP example has torchao's")

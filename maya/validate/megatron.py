@@ -118,13 +118,22 @@ def _parallelism(row: Row) -> dict[str, Any]:
 
 
 def _uneven_pipeline(row: Row) -> dict[str, Any]:
-    """BLOOM's `--pp-partition-method type:transformer|embedding`: embedding and loss count as a layer each."""
+    """BLOOM's `--pp-partition-method type:transformer|embedding`: embedding and loss count as a layer each.
+
+    DeepSpeed then looks for the least that the fullest stage can have, and fills the stages with that in turn
+    (partition_balanced in deepspeed/runtime/utils.py): the last has what is left.
+    """
     layers, stages = row.number("layers"), row.number("pp", 1)
     if layers % stages == 0:
         return {}
-    if (layers + 2) % stages or "BLOOM" not in row.text("framework"):
-        raise MappingError("pipeline stages of unequal layers: the example has none")
-    return {"--account-for-embedding-in-pipeline-split": True, "--account-for-loss-in-pipeline-split": True}
+    if "BLOOM" not in row.text("framework"):
+        raise MappingError("pipeline stages of unequal layers: the source does not state which has how many")
+    fullest = -(-(layers + 2) // stages)
+    first = fullest - 1
+    last = layers - first - (stages - 2) * fullest
+    if last < 1:
+        raise MappingError(f"pipeline stages of unequal layers: of {fullest} each, none is left for the last")
+    return {"--decoder-first-pipeline-num-layers": first, "--decoder-last-pipeline-num-layers": last}
 
 
 def _precision(row: Row) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _not_predicted(part: pd.DataFrame) -> list[str]:
         return []
     lines = ["Without a prediction:", ""]
     for (source, verdict, reason), rows in without.groupby(["source", "verdict", "reason"], dropna=False):
-        because = f": {reason[:160]}" if isinstance(reason, str) else ""
+        because = f": {reason.splitlines()[0][:160]}" if isinstance(reason, str) and reason else ""
         lines.append(f"- {len(rows)} of {source}, {verdict}{because}")
     return [*lines, ""]
 

@@ -124,6 +124,34 @@ def test_fsdp_with_tensor_parallelism_sends_8_bits_where_torchao_casts_before(pr
     )  # all but gradients, norms' inputs and what FSDP keeps whole
 
 
+@pytest.mark.parametrize("own", [[], ["--compile", "--tensor-parallel", "2"]], ids=["alone", "compiled"])
+def test_fsdp_with_context_parallelism_passes_keys_and_values_around(predict, own):
+    llama = [
+        "--llama",
+        "--layers",
+        "2",
+        "--hidden",
+        "512",
+        "--heads",
+        "4",
+        "--kv-heads",
+        "2",
+        "--seq",
+        "2048",
+    ]
+    llama += ["--vocab", "4096", "--iterations", "500000", "--recompute", "full"]
+    whole, shared = (
+        predict(["--gpus", "4"], EXAMPLES / "fsdp/train.py", *llama, *own, "--context-parallel", str(ranks))
+        for ranks in (1, 2)
+    )
+    for prediction in (whole, shared):
+        assert prediction["verdict"] == "FITS", prediction["message"]
+        breakdown_sums(prediction)
+    assert shared["peak_memory_bytes"]["max"] < whole["peak_memory_bytes"]["max"]  # half of the activations
+    sent = {each["collective"]: each["bytes"] for each in shared["communication"]}
+    assert sent["send"] == sent["recv"] > 0  # gradients of keys and values ring
+
+
 def test_a_norm_in_parts_moves_its_activations_more_often(predict):
     llama = ["--llama", "--layers", "2", "--hidden", "1024", "--seq", "4096", "--vocab", "4096"]
     seconds = [

@@ -20,7 +20,7 @@ def predicted():
             {**row, "id": "s-1", "fit": False, "predicted_iteration_time_s": 1.1, "learned": 1.0, "roofline": 0.0},
             {**row, "id": "s-2", "fit": False, "predicted_iteration_time_s": 0.7, "learned": 0.0, "roofline": 1.0},
             {**row, "id": "s-3", "fit": True, "predicted_iteration_time_s": 1.0, "learned": 1.0, "roofline": 0.0},
-            {**row, "id": "s-4", "fit": False, "verdict": "UNMAPPED", "reason": "FP8"},
+            {**row, "id": "s-4", "fit": False, "verdict": "UNMAPPED", "reason": "FP8: none\nmore of it"},
         ]
     )  # fmt: skip
 
@@ -31,7 +31,7 @@ def test_reported_rows_stand_apart_from_fitted_ones(predicted, tmp_path):
     reported, fitted = text.split("### The fit share")
     assert "| s | 3 | 2 | 20.0% | 20.0% |" in reported
     assert "| s | 1 | 1 | 0.0% |" in fitted
-    assert "1 of s, UNMAPPED: FP8" in reported
+    assert "1 of s, UNMAPPED: FP8: none\n" in reported
 
 
 def test_an_error_is_charged_to_where_the_time_came_from(predicted, tmp_path):

@@ -94,6 +94,9 @@ def test_a_torchtitan_row_has_its_tensor_parallelism_and_torchaos_fp8(rows):
         assert words in flags(mapped)  # 256 / (64 / 8) / 16
     assert "--unfused-norm" not in flags(mapped)  # the compiler makes one kernel of it
     assert "--unfused-norm" in flags(map_row(rows(row.replace(" + torch.compile", ""))[0]))
+    shared = map_row(rows(row.replace("rowwise,8,1,8,1", "rowwise,8,1,4,2"))[0])
+    for words in ("--context-parallel 2", "--accumulation-steps 4"):  # 256 / (64 / 8 / 2) / 16
+        assert words in flags(shared)
     for unmapped, reason in (
         (row.replace("SHARD_GRAD_OP,", "FSDP,asyncTP"), "async TP"),
         (row.replace("rowwise,8,1,8", "rowwise,4,2,8"), "pipeline parallelism"),
@@ -135,11 +138,22 @@ def test_vtrains_rows_on_one_node_recompute_nothing_and_pad_no_vocabulary(rows):
     assert [("--recompute-granularity full" in each) for each in (other, node, nodes)] == [True, False, True]
 
 
-def test_stages_of_unequal_layers_have_embedding_and_loss_for_a_layer_or_no_prediction(rows):
+@pytest.mark.parametrize(("layers", "first", "last"), [(103, 2, 2), (102, 2, 1)])  # of 35 stages
+def test_deepspeed_fills_stages_in_turn_with_embedding_and_loss_for_a_layer(rows, layers, first, last):
     bloom = MEGATRON.replace("Megatron-LM", "Megatron-DeepSpeed (BigScience BLOOM)")
-    slots, none = (map_row(rows(bloom.replace(",105,20480", f",{layers},20480"))[0]) for layers in (103, 104))
-    assert "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split" in flags(slots)
-    assert none == Unmapped("pipeline stages of unequal layers: the example has none")
+    mapped = map_row(rows(bloom.replace(",105,20480", f",{layers},20480"))[0])
+    assert layers == first + 33 * 3 + last
+    stages = f"--decoder-first-pipeline-num-layers {first} --decoder-last-pipeline-num-layers {last}"
+    assert stages in flags(mapped)
+
+
+def test_stages_of_unequal_layers_are_not_guessed(rows):
+    bloom = MEGATRON.replace("Megatron-LM", "Megatron-DeepSpeed (BigScience BLOOM)")
+    unknown, none_left = (
+        map_row(rows(row.replace(",105,20480", f",{layers},20480"))[0]).reason
+        for row, layers in ((MEGATRON, 103), (bloom, 101))
+    )
+    assert "does not state" in unknown and "none is left for the last" in none_left
 
 
 def test_a_network_mended_on_a_day_is_faster_from_then_on(rows):

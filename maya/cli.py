@@ -61,6 +61,10 @@ SlowRankOption = Annotated[
     list[str] | None,
     typer.Option("--slow-rank", metavar="RANK=FACTOR", help="Slow one rank's device: 17=1.2."),
 ]
+LookupsOption = Annotated[
+    Path | None,
+    typer.Option("--lookups", help="How often a batch looks the same row of its embedding tables up (YAML)."),
+]
 ScriptArgument = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)]
 
 
@@ -77,6 +81,7 @@ def predict(
     module: ModuleOption = False,
     ranks: RanksOption = "auto",
     timeout: TimeoutOption = 600.0,
+    lookups: LookupsOption = None,
     cache: CacheOption = True,
 ) -> None:
     """Predict one configuration: its verdict, iteration time, memory, and how sure that is.
@@ -85,10 +90,12 @@ def predict(
     """
     from maya.cache import TraceCache
     from maya.clusters import load
+    from maya.estimate import read_lookups
     from maya.predict import Predictor
 
     job = _job(script, gpus, iterations, module, ranks, timeout)
-    with Predictor(load(cluster), cache=TraceCache.default() if cache else None) as predictor:
+    reuse = read_lookups(lookups) if lookups else {}
+    with Predictor(load(cluster), cache=TraceCache.default() if cache else None, reuse=reuse) as predictor:
         judgement = predictor.predict(job, out)
     _report(judgement, json, perfetto, html)
 
@@ -133,18 +140,22 @@ def simulate(
     scale: ScaleOption = None,
     link: LinkOption = None,
     slow_rank: SlowRankOption = None,
+    lookups: LookupsOption = None,
     json: JsonOption = None,
     perfetto: PerfettoOption = None,
     html: HtmlOption = None,
 ) -> None:
     """Predict from a recorded trace, without running the script again; what if something were different."""
     from maya.clusters import load
+    from maya.estimate import read_lookups
     from maya.predict import judge_trace
     from maya.simulate.whatif import WhatIf
     from maya.trace import read_job
 
     what_if = WhatIf.parse(scale or (), link or (), slow_rank or ())
-    _report(judge_trace(read_job(directory), load(cluster), what_if=what_if), json, perfetto, html)
+    reuse = read_lookups(lookups) if lookups else {}
+    judgement = judge_trace(read_job(directory), load(cluster), what_if=what_if, reuse=reuse)
+    _report(judgement, json, perfetto, html)
 
 
 @app.command()

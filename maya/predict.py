@@ -14,7 +14,7 @@ from types import TracebackType
 from maya import __version__
 from maya.cache import Recorded, TraceCache
 from maya.clusters.types import Cluster
-from maya.estimate import Estimator
+from maya.estimate import UNIFORM, Estimator, Reuse
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
 from maya.launch.trust import Trust
@@ -43,7 +43,7 @@ class Predictor:
     """Judges jobs on one cluster. Holds a fork server, so many predictions pay for one warm start.
 
     With a `trust`, what several jobs of one script had in common is taken to be so in those that follow: a search runs
-    fewer iterations of fewer ranks.
+    fewer iterations of fewer ranks. `reuse` is what `read_lookups` has of embedding tables.
     Raises `maya.errors.MayaError` for what the user must mend: a CPU-only torch, a missing script.
     """
 
@@ -54,10 +54,12 @@ class Predictor:
         cores: tuple[int, ...] | None = None,
         cache: TraceCache | None = None,
         trust: Trust | None = None,
+        reuse: Reuse = UNIFORM,
     ) -> None:
         self.cluster = cluster
         self._cache = cache
         self._trust = trust
+        self._reuse = reuse
         self._server = ForkServer(cluster, cores=cores)
 
     def pin(self, cores: tuple[int, ...]) -> None:
@@ -120,7 +122,7 @@ class Predictor:
     def _judge(self, run: Run, trace: JobTrace | None, job: Job) -> Judgement:
         if trace is None:
             return unsimulated(run, job)
-        judgement = judge_trace(trace, self.cluster, run.seconds)
+        judgement = judge_trace(trace, self.cluster, run.seconds, reuse=self._reuse)
         return dataclasses.replace(
             judgement, prediction=dataclasses.replace(judgement.prediction, command=_command(job))
         )
@@ -138,12 +140,13 @@ def judge_trace(
     seconds: dict[str, float] | None = None,
     iterations: int = 3,
     what_if: WhatIf = WhatIf(),  # noqa: B008 (frozen)
+    reuse: Reuse = UNIFORM,
 ) -> Judgement:
     """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before."""
     started = time.perf_counter()
     cluster = what_if.cluster(cluster)
     trace = what_if.trace(place(trace, cluster))
-    estimates = Estimator(cluster).estimate(trace.operations)
+    estimates = Estimator(cluster, reuse).estimate(trace.operations)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
     network = build_network(trace, estimates.use, cluster)

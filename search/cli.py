@@ -166,7 +166,7 @@ def _search(
     for note in search.dominance.notes:
         console.print(note, highlight=False)
     script = plan.script if plan.module else str(Path(plan.script).resolve())
-    judges = ScriptJudges(script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache)
+    judges = ScriptJudges(script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache, plan.reuse())
     began = time.monotonic()
     stopped = None
     with progress:

@@ -12,6 +12,7 @@ from maya import __version__
 from maya.clusters import load as load_cluster
 from maya.clusters.types import Cluster
 from maya.errors import MayaError
+from maya.estimate import Reuse, read_lookups
 from maya.search.algorithms.grid import require_walkable
 from maya.search.expression import Value
 from maya.search.objective import Objective
@@ -32,11 +33,16 @@ class Plan:
     script: str
     module: bool
     script_digest: str  # SHA-256 of the script's file; empty for a module
+    # Of each embedding table that the lookups file tells of: rows, width, histogram.
+    lookups: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
     warm_start: tuple[dict[str, Value], ...] = ()  # configurations to begin with, from an earlier search
 
     def space(self) -> Space:
         """Raises SpaceError."""
         return parse_space(self.space_text, self.space_source, self.overrides)
+
+    def reuse(self) -> Reuse:
+        return {(rows, width): tuple(histogram) for rows, width, histogram in self.lookups}
 
     def started_from(self, configurations: Sequence[dict[str, Value]]) -> Plan:
         return replace(self, warm_start=tuple(configurations))
@@ -65,7 +71,14 @@ def make_plan(text: str, source: str, overrides: Mapping[str, Any], script: str,
     beside = Path(source).parent / name  # a space may name a cluster file that lies beside it
     cluster = load_cluster(str(beside) if "cluster" not in overrides and beside.is_file() else name)
     Objective(space, cluster.price_per_gpu_hour)  # raises for a cost without a price
-    return Plan(text, source, overrides, cluster, script, module, _digest(script, module))
+    lookups = _lookups(space.file.lookups, Path(source).parent)
+    return Plan(text, source, overrides, cluster, script, module, _digest(script, module), lookups)
+
+
+def _lookups(name: str | None, beside: Path) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
+    """Raises MayaError."""
+    told = read_lookups(beside / name) if name else {}
+    return tuple((rows, width, histogram) for (rows, width), histogram in sorted(told.items()))
 
 
 def _digest(script: str, module: bool) -> str:
@@ -90,6 +103,7 @@ def changes(before: Plan, now: Plan) -> list[str]:
 def _facts(plan: Plan) -> dict[str, str]:
     facts = _flatten(plan.space().file.model_dump(), "")
     facts |= _flatten(plan.cluster.model_dump(exclude={"sources"}), "cluster.")
+    facts |= {f"lookups.{rows}x{width}": repr(list(of)) for rows, width, of in plan.lookups}
     facts["script"] = f"{'-m ' if plan.module else ''}{plan.script}"
     facts["script's content"] = plan.script_digest[:12]
     return facts

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from maya.clusters.types import Cluster
+from maya.estimate import Reuse
 from maya.launch.trust import Trust
 from maya.launch.types import Job
 from maya.search.types import Assignment, Judge
@@ -24,6 +25,7 @@ class ScriptJudges:
     module: bool = False
     timeout_s: float = 600.0
     cache: bool = True  # judge what is recorded of the same work already
+    reuse: Reuse = field(default_factory=dict)  # what the space's lookups file tells
 
     def __call__(self) -> AbstractContextManager[Judge]:
         return self._open()
@@ -34,7 +36,7 @@ class ScriptJudges:
         from maya.predict import Predictor  # loads the emulator: only where trials run
 
         cache = TraceCache.default() if self.cache else None
-        with Predictor(self.cluster, cache=cache, trust=Trust()) as predictor:
+        with Predictor(self.cluster, cache=cache, trust=Trust(), reuse=self.reuse) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:
                 os.chdir(self.directory)  # Tune moves a reused worker to a directory of each trial's

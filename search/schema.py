@@ -138,6 +138,7 @@ class NamedDominance(_Section):
 class SpaceFile(_Section):
     cluster: str | None = None
     gpus: int | None = Field(default=None, gt=0)
+    lookups: str | None = None  # a lookups file, of embedding tables, beside the space
     args: dict[Flag, Any] = Field(default_factory=dict)
     knobs: dict[str, KnobSpec] = Field(min_length=1)
     let: dict[str, ExpressionText] = Field(default_factory=dict)

@@ -18,7 +18,7 @@ def write_timeline(judges: ScriptJudges, best: Assignment, directory: Path) -> l
     recorded = cache.find(judges.job(best), judges.cluster) if cache else None
     if recorded is None or recorded.trace is None:
         return []
-    judgement = judge_trace(recorded.trace, judges.cluster)
+    judgement = judge_trace(recorded.trace, judges.cluster, reuse=judges.reuse)
     assert judgement.trace and judgement.timeline and judgement.estimates
     written = [directory / "best.html", directory / "best.perfetto.json"]
     write_html(judgement.prediction, judgement.trace, judgement.timeline, judgement.estimates, written[0])

@@ -5,7 +5,9 @@ datasheet with efficiencies borrowed from the nearest generation, in that order,
 It must not know of traces' order, ranks' timelines or the simulation.
 """
 
+from maya.estimate.embedding import UNIFORM, Reuse
 from maya.estimate.estimator import Estimator
+from maya.estimate.lookups import read_lookups
 from maya.estimate.types import Estimates, Provenance
 
-__all__ = ["Estimates", "Estimator", "Provenance"]
+__all__ = ["UNIFORM", "Estimates", "Estimator", "Provenance", "Reuse", "read_lookups"]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from maya.clusters import Device
 from maya.estimate.fits import fit_for
@@ -23,6 +24,7 @@ from maya.trace.types import Kernel
 Histogram = tuple[float, ...]
 # By (rows, width) of a table.
 Reuse = Mapping[tuple[int, int], Histogram]
+UNIFORM: Reuse = MappingProxyType({})  # nothing is told of any table
 
 _FORWARD = re.compile(r"EmbeddingBag_updateOutput|indexSelect|vectorized_gather_kernel")
 _OPERATORS = ("aten::_embedding_bag", "aten::embedding", "aten::index_select", "aten::embedding_bag")
@@ -68,6 +70,19 @@ def recognise(kernel: Kernel, item_bytes: int, reuse: Reuse) -> Lookup | None:
     lookups = math.prod(index)
     bags = sizes[2][0] if "bag" in kernel.operator.name and len(sizes) > 2 else lookups
     return Lookup(rows, width, lookups, max(bags, 1), item_bytes, tuple(reuse.get((rows, width), ())))
+
+
+def untouched_note(reuse: Reuse, lookups: Set[Lookup]) -> tuple[str, ...]:
+    """Names the tables that were told of and that none of the job's `lookups` reads; nothing where there is none."""
+    touched = {(lookup.rows, lookup.width) for lookup in lookups}
+    untouched = [f"{rows} x {width}" for rows, width in sorted(reuse.keys() - touched)]
+    if not untouched:
+        return ()
+    seen = ", ".join(f"{rows} x {width}" for rows, width in sorted(touched)) or "none"
+    return (
+        f"the lookups file tells of tables that the script looks nothing up in: {', '.join(untouched)}; "
+        f"it does in: {seen}",
+    )
 
 
 def estimate_lookup(lookup: Lookup, device: Device) -> tuple[float, Provenance]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -24,13 +23,14 @@ class _Answer:
     unknown: str = ""
     use: tuple[float, float] = (0.0, 0.0)
     narrow: Gemm | None = None  # the product itself, where unaligned rows decide its time
+    lookup: embedding.Lookup | None = None
 
 
 class Estimator:
     """Durations of operations on one cluster's devices and links.
 
     A pure function of its arguments: the same operations get the same answers, in any order and mix.
-    `reuse` tells of embedding tables how often a batch looks the same row up (see embedding.py).
+    `reuse` tells of embedding tables how often a batch looks the same row up (see embedding.py, lookups.py).
     `profiles` are consulted first; None: those that MAYA_PROFILES names. `sustainable` is the share of the peak rate
     that long runs keep up (sustained.py); None: the device's fitted one.
     """
@@ -38,7 +38,7 @@ class Estimator:
     def __init__(
         self,
         cluster: Cluster,
-        reuse: embedding.Reuse = MappingProxyType({}),
+        reuse: embedding.Reuse = embedding.UNIFORM,
         profiles: Profiles | None = None,
         sustainable: float | None = None,
     ) -> None:
@@ -62,7 +62,10 @@ class Estimator:
             flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
-            notes=gemm.narrow_note({row.narrow for row in rows if row.narrow}),
+            notes=(
+                *gemm.narrow_note({row.narrow for row in rows if row.narrow}),
+                *embedding.untouched_note(self._reuse, {row.lookup for row in rows if row.lookup}),
+            ),
         )
 
     def _answer(self, operation: Operation) -> _Answer:
@@ -119,7 +122,7 @@ class Estimator:
             return _Answer(seconds, Provenance.ROOFLINE)
         lookup = embedding.recognise(kernel, kernels.row_item_bytes(kernel.name), self._reuse)
         if lookup is not None:
-            return _Answer(*embedding.estimate_lookup(lookup, device))
+            return _Answer(*embedding.estimate_lookup(lookup, device), lookup=lookup)
         moved = kernels.traffic(kernel)
         if moved is None:
             return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")

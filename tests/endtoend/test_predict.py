@@ -165,6 +165,32 @@ def test_a_norm_in_parts_moves_its_activations_more_often(predict):
     assert seconds[1] - seconds[0] > moved / 3.35e12
 
 
+def test_embedding_tables_take_less_where_a_batch_looks_rows_up_again(predict, maya, tmp_path):
+    options = ["--rows", "4000000", "500000", "--tables-of-each", "2", "--batch-size", "512"]
+    script = EXAMPLES / "dlrm/train.py"
+    uniform = predict(["--gpus", "2"], script, *options)
+    assert uniform["verdict"] == "FITS", uniform["message"]
+    assert {"send", "all_reduce"} <= {entry["collective"] for entry in uniform["communication"]}
+    indices = tmp_path / "indices"
+    recorded = maya(
+        "trace", "--gpus", "2", "--out", "trace", "--", script, *options, "--write-indices", indices
+    )
+    assert recorded.returncode == 0, recorded.stderr
+    (tmp_path / "lookups.yaml").write_text(
+        "- {table: [4000000, 128], indices: indices/table-0.npy}\n"
+        "- {table: [500000, 128], indices: indices/table-2.npy}\n"
+    )
+
+    def simulated(*more):
+        completed = maya("simulate", "trace", *more, "--json", "told.json")
+        assert completed.returncode == 0, completed.stderr
+        return json.loads((tmp_path / "told.json").read_text())
+
+    told, untold = simulated("--lookups", "lookups.yaml"), simulated()
+    assert told["iteration_time_s"] < untold["iteration_time_s"]
+    assert not any("lookups file" in note for note in told["notes"])
+
+
 def test_megatron_with_tensor_and_pipeline_parallelism(predict):
     prediction = predict(["--gpus", "8"], EXAMPLES / "megatron/pretrain_gpt.py", *MEGATRON)
     assert prediction["verdict"] == "FITS", prediction["message"]
@@ -403,6 +429,7 @@ def test_a_search_with_a_cpu_only_torch_is_refused_before_anything_is_written(
         (["predict", "--cluster", "dgx-z9", "--", __file__], "dgx-z9"),
         (["predict", "--gpus", "0", "--", __file__], "--gpus"),
         (["simulate", "nowhere"], "nowhere"),
+        (["predict", "--lookups", "nowhere.yaml", "--", __file__], "nowhere.yaml"),
     ],
 )
 def test_bad_usage_is_one_clear_error(maya, arguments, says):

@@ -108,3 +108,17 @@ def test_a_grid_of_a_billion_points_is_refused_with_its_size(
     )
     line = refusal("--space", space, script)
     assert "10 * 10 * 10 * 10 * 10 * 10 * 10 * 10 * 10 = 1,000,000,000" in line
+
+
+def test_a_space_names_a_lookups_file_beside_it(
+    refusal: Refusal, space: Path, script: Path, tmp_path: Path
+) -> None:
+    space.write_text(SPACE + "lookups: tables.yaml\n")
+    assert "tables.yaml" in refusal("--space", space, script)  # there is none yet
+    tables = tmp_path / "tables.yaml"
+    tables.write_text("- {table: [1000, 64], reuse: [0.5, 0.5]}\n")
+    plan = make_plan(space.read_text(), str(space), {}, str(script), False)
+    assert plan.reuse() == {(1000, 64): (0.5, 0.5)}
+    Journal.create(tmp_path / "earlier", plan.header()).close()
+    tables.write_text("- {table: [1000, 64], reuse: [1.0]}\n")
+    assert "lookups.1000x64: [0.5, 0.5] -> [1.0]" in refusal("--resume", tmp_path / "earlier")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from statistics import median_low
 from types import TracebackType
 from typing import Any
 
@@ -32,6 +29,7 @@ from maya.launch.environment import (
 )
 from maya.launch.imports import ALWAYS, heavy_imports, heavy_imports_of_module
 from maya.launch.layout import rank_path
+from maya.launch.paces import Paces
 from maya.launch.plan import EveryRank, Plan
 from maya.launch.representatives import Representatives
 from maya.launch.topology import read_topology
@@ -39,9 +37,6 @@ from maya.launch.types import Job, Known, Run
 from maya.launch.watch import Watch
 
 START_SECONDS = 600.0  # for the heavy imports, on a machine that is busy with other things
-PACE_KEEPS_SECONDS = 30.0  # neighbours come and go,
-PACES = 5  # of which the one in the middle (of two the faster one) counts: some stay for a moment only
-FEWEST_PACES = 2
 
 
 class ForkServer:
@@ -59,8 +54,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._warmed_for: tuple[str, ...] = ()
-        self._paces_ns: deque[int] = deque(maxlen=PACES)
-        self._paced_at = -math.inf  # time.monotonic()
+        self._paces = Paces()
 
     def __enter__(self) -> ForkServer:
         return self
@@ -78,12 +72,12 @@ class ForkServer:
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         self._warm(job)
-        if time.monotonic() - self._paced_at >= PACE_KEEPS_SECONDS:
+        if self._paces.due(time.monotonic()):
             self._measure_pace()
         run = self._run_wider(job, directory, started, known)
-        if run.status == "traced" and len(self._paces_ns) < FEWEST_PACES:
+        if run.status == "traced" and self._paces.too_few:
             self._measure_pace()
-        return replace(run, pace_ns=median_low(self._paces_ns) if self._paces_ns else None)
+        return replace(run, pace_ns=self._paces.fastest_ns)
 
     def _run_wider(self, job: Job, directory: Path, started: float, known: Known) -> Run:
         """With more ranks, as long as the script fails for want of those that were left out."""
@@ -143,8 +137,7 @@ class ForkServer:
         while not any(answer.get("ended") == "pace" for answer in connection.answers(START_SECONDS)):
             pass
         if result.exists():
-            self._paces_ns.append(int(result.read_text()))
-        self._paced_at = time.monotonic()
+            self._paces.add(time.monotonic(), int(result.read_text()))
 
     @property
     def _device_dropped(self) -> bool:

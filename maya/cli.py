@@ -94,7 +94,7 @@ def predict(
     from maya.predict import Predictor
 
     job = _job(script, gpus, iterations, module, ranks, timeout)
-    reuse = read_lookups(lookups) if lookups else {}
+    reuse = read_lookups(lookups)
     with Predictor(load(cluster), cache=TraceCache.default() if cache else None, reuse=reuse) as predictor:
         judgement = predictor.predict(job, out)
     _report(judgement, json, perfetto, html)
@@ -153,7 +153,7 @@ def simulate(
     from maya.trace import read_job
 
     what_if = WhatIf.parse(scale or (), link or (), slow_rank or ())
-    reuse = read_lookups(lookups) if lookups else {}
+    reuse = read_lookups(lookups)
     judgement = judge_trace(read_job(directory), load(cluster), what_if=what_if, reuse=reuse)
     _report(judgement, json, perfetto, html)
 

@@ -61,7 +61,7 @@ class Plan:
 
 
 def make_plan(text: str, source: str, overrides: Mapping[str, Any], script: str, module: bool) -> Plan:
-    """Raises MayaError for a space that cannot be searched, an unknown cluster, a missing script."""
+    """Raises MayaError for a space that cannot be searched, an unknown cluster, bad lookups, a missing script."""
     space = parse_space(text, source, overrides)
     if space.file.search.algorithm == "grid":
         require_walkable(space)
@@ -71,14 +71,9 @@ def make_plan(text: str, source: str, overrides: Mapping[str, Any], script: str,
     beside = Path(source).parent / name  # a space may name a cluster file that lies beside it
     cluster = load_cluster(str(beside) if "cluster" not in overrides and beside.is_file() else name)
     Objective(space, cluster.price_per_gpu_hour)  # raises for a cost without a price
-    lookups = _lookups(space.file.lookups, Path(source).parent)
+    told = read_lookups(Path(source).parent / space.file.lookups if space.file.lookups else None)
+    lookups = tuple((rows, width, histogram) for (rows, width), histogram in sorted(told.items()))
     return Plan(text, source, overrides, cluster, script, module, _digest(script, module), lookups)
-
-
-def _lookups(name: str | None, beside: Path) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
-    """Raises MayaError."""
-    told = read_lookups(beside / name) if name else {}
-    return tuple((rows, width, histogram) for (rows, width), histogram in sorted(told.items()))
 
 
 def _digest(script: str, module: bool) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from maya.errors import MayaError
-from maya.estimate.embedding import Histogram, Reuse
+from maya.estimate.embedding import UNIFORM, Histogram, Reuse
 
 
 class LookupsError(MayaError):
@@ -39,8 +39,10 @@ class _Table(BaseModel):
 _FILE = TypeAdapter(Annotated[list[_Table], Field(min_length=1)])
 
 
-def read_lookups(path: Path) -> Reuse:
-    """(rows, width) of each table -> its histogram. Raises LookupsError."""
+def read_lookups(path: Path | None) -> Reuse:
+    """(rows, width) of each table -> its histogram; without a file nothing is told. Raises LookupsError."""
+    if path is None:
+        return UNIFORM
     try:
         tables = _FILE.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
@@ -53,11 +55,7 @@ def read_lookups(path: Path) -> Reuse:
             raise LookupsError(f"{path}: entry {number}: table {list(table.table)} is there twice")
         try:
             told[table.table] = _histogram(table, path.parent)
-        except (
-            OSError,
-            ValueError,
-            MemoryError,
-        ) as error:  # the last where a damaged header asks for too much
+        except (OSError, ValueError, MemoryError) as error:
             raise LookupsError(f"{path}: entry {number}: {' '.join(str(error).split())}") from error
     return told
 
@@ -70,7 +68,7 @@ def reuse_histogram(indices: ArrayLike) -> Histogram:
 
 
 def _histogram(table: _Table, beside: Path) -> Histogram:
-    """Raises OSError and ValueError for what is wrong with the entry."""
+    """Raises OSError and ValueError for what is wrong with the entry, MemoryError for a damaged array."""
     if (table.reuse is None) == (table.indices is None):
         raise ValueError("needs either reuse (a histogram) or indices (a .npy file)")
     if table.reuse is not None:

@@ -55,10 +55,11 @@ def main() -> None:
     with ProcessPoolExecutor(len(COMMANDS)) as pool:
         for name, found in zip(COMMANDS, pool.map(record, COMMANDS, [times] * len(COMMANDS)), strict=True):
             recorded, speed = np.array(found).T
+            alone, scaled = scatter(recorded), scatter(recorded * speed)
             print(
-                f"{name:10s} {times} times: host {np.median(recorded):7.2f} ms, scatter {scatter(recorded):5.1%}"
-                f"   over the speed {scatter(recorded * speed):5.1%}   speed {speed.min():.2f} to {speed.max():.2f}"
-                f"   ratio {scatter(recorded * speed) / scatter(recorded):.2f}"
+                f"{name:10s} {times} times: host {np.median(recorded):7.2f} ms, scatter {alone:5.1%}"
+                f"   over the speed {scaled:5.1%}   speed {speed.min():.2f} to {speed.max():.2f}"
+                f"   ratio {scaled / alone:.2f}"
             )
 
 

@@ -150,8 +150,9 @@ def judge_trace(
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
     network = build_network(trace, estimates.use, cluster)
-    timeline = simulate(trace, estimates.seconds, cluster, iterations=iterations, network=network)
-    without_host = simulate_without_host(trace, estimates.seconds, cluster, iterations, network)
+    seconds_of, demand = estimates.seconds, estimates.demand
+    timeline = simulate(trace, seconds_of, cluster, iterations=iterations, network=network, demand=demand)
+    without_host = simulate_without_host(trace, seconds_of, cluster, iterations, network, demand)
     simulated = time.perf_counter()
     prediction = summarise(trace, timeline, estimates, cluster, without_host)
     incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]

@@ -9,6 +9,7 @@ import numpy as np
 
 from maya.clusters import Cluster, Device
 from maya.estimate import attention, collectives, convolution, embedding, gemm, kernels, memory
+from maya.estimate.demand import demand
 from maya.estimate.profiles import Profiles, identity
 from maya.estimate.sustained import sustainable_share, sustained_seconds
 from maya.estimate.types import Estimates, Provenance
@@ -21,6 +22,7 @@ class _Answer:
     provenance: Provenance
     flops: float = 0.0
     unknown: str = ""
+    demand: float = 1.0
     use: tuple[float, float] = (0.0, 0.0)
     narrow: Gemm | None = None  # the product itself, where unaligned rows decide its time
     lookup: embedding.Lookup | None = None
@@ -61,9 +63,13 @@ class Estimator:
             provenance=np.array([row.provenance for row in rows], dtype=np.uint8)[inverse],
             flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
+            demand=np.array([row.demand for row in rows], dtype=np.float64)[inverse],
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
             notes=(
                 *gemm.narrow_note({row.narrow for row in rows if row.narrow}),
+                *kernels.meeting_note(
+                    operations[index] for index in first if isinstance(operations[index], Kernel)
+                ),
                 *embedding.untouched_note(self._reuse, {row.lookup for row in rows if row.lookup}),
             ),
         )
@@ -71,7 +77,9 @@ class Estimator:
     def _answer(self, operation: Operation) -> _Answer:
         answer = self._answers.get(operation)
         if answer is None:
-            answer = self._answers[operation] = self._measured_or(self._work_out(operation), operation)
+            answer = self._measured_or(self._work_out(operation), operation)
+            share = demand(operation, answer.seconds, answer.flops, self._cluster.device)
+            answer = self._answers[operation] = replace(answer, demand=share)
         return answer
 
     def _measured_or(self, worked_out: _Answer, operation: Operation) -> _Answer:
@@ -88,7 +96,7 @@ class Estimator:
                 answer = convolution.estimate_convolution(operation, device)
                 return self._sustained(*answer, convolution.flops(operation), _tensor_peak(device))
             case Memcpy():
-                return _Answer(*memory.copy_seconds(operation, device))
+                return _Answer(*memory.copy_seconds(operation, device, self._cluster.node.link))
             case Memset():
                 return _Answer(*memory.memset_seconds(operation, device))
             case Collective():

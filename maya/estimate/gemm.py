@@ -81,6 +81,11 @@ def flops(gemm: Gemm) -> float:
     return 2.0 * gemm.m * gemm.n * gemm.k * gemm.batch
 
 
+def operand_bytes(gemm: Gemm, device: Device) -> float:
+    item = ITEM_BYTES.get(math_dtype(gemm, device), 2)
+    return float(item * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * gemm.batch)
+
+
 def math_dtype(gemm: Gemm, device: Device) -> str:
     """The key of `Device.peak_flops` and of the fits that this product runs at."""
     dtype = gemm.dtype.split("_")[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ _NARROWING = re.compile(r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\
 _STRIDED = re.compile(r"(?<!\w)elementwise_kernel<\d+, (\d+)")
 _ADDRESSED_BYTES = 2**31  # that a launch of a TensorIterator kernel reaches: larger operands take several
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
+# Where ranks that read each other's memory meet (torch/csrc/distributed/c10d/symm_mem).
+_MEETING = re.compile(r"symmetric_memory::(?:barrier|put_signal|wait_signal)_kernel")
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
 _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
 
@@ -48,6 +51,7 @@ class Traffic:
     in_flight: float = 0.0  # bytes of the rows that one multiprocessor works on at a time
     elements: float = 0.0  # words of up to four bytes, each found by its strides; 0: walked in a line
     waits: float = 0.0  # reads that wait for one another
+    clocks: float = 0.0  # that it is told to wait
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,10 @@ FAMILIES = (
 
 def traffic(kernel: Kernel) -> Traffic | None:
     """The bytes that kernel moves, or None when nothing about it tells."""
+    if "symmetric_memory::" in kernel.name:  # a write to each peer and a read of what it wrote
+        return Traffic(0.0, guessed=True, waits=2) if is_meeting(kernel) else None
+    if "at::cuda" in kernel.name and "spin_kernel" in kernel.name and kernel.elements is not None:
+        return Traffic(0.0, clocks=kernel.elements)
     if found := _STRIDED.search(kernel.name):
         return _strided(kernel, int(found[1]))
     family = next((f for f in FAMILIES if f.pattern.search(kernel.name)), None)
@@ -165,6 +173,20 @@ def traffic(kernel: Kernel) -> Traffic | None:
         threads = math.prod(kernel.grid) * math.prod(kernel.block)
         return Traffic(float(min(total, threads * _MOST_PER_THREAD) * item), guessed=True)
     return None
+
+
+def is_meeting(kernel: Kernel) -> bool:
+    return _MEETING.search(kernel.name) is not None
+
+
+def meeting_note(kernels: Iterable[Kernel]) -> tuple[str, ...]:
+    """Says what is left out of barriers between ranks; nothing where there is none."""
+    if not any(map(is_meeting, kernels)):
+        return ()
+    return (
+        "symmetric memory: ranks are not made to wait for each other at its barriers and signals, which take as long "
+        "as when all come at once; copies between devices have their links to themselves",
+    )
 
 
 def _strided(kernel: Kernel, per_thread: int) -> Traffic:

@@ -28,6 +28,9 @@ class Estimates:
     flops: NDArray[np.float64]  # floating-point operations of matrix products, convolutions and attention
     unknown: tuple[str, ...] = ()  # what nothing could be said about
     notes: tuple[str, ...] = ()
+    # [operations] Share of the device's multiprocessors, or of its memory bandwidth, that work takes while it runs
+    # alone (demand.py); None: all of it.
+    demand: NDArray[np.float64] | None = None
     # [operations, 2] Shares of (its device's link within the node, its NIC) that a collective keeps busy while
     # it runs alone; None: no collective shares anything.
     use: NDArray[np.float64] | None = None

@@ -4,6 +4,7 @@ from numpy.typing import NDArray
 
 ACTIVITIES: int
 ONE: int
+DEMAND_UNIT: int
 
 def run(
     program: dict[str, NDArray[Any] | int],  # the fields of Program (core/program.h)

@@ -58,10 +58,14 @@ class Program:
 
 
 def build_program(
-    trace: JobTrace, records: NDArray[np.void], durations_ns: NDArray[np.int64], host_ns: NDArray[np.int64]
+    trace: JobTrace,
+    records: NDArray[np.void],
+    durations_ns: NDArray[np.int64],
+    demand: NDArray[np.uint16],
+    host_ns: NDArray[np.int64],
 ) -> Program:
     """`records` are those of all ranks, one after the other; `host_ns` has one entry for each, `durations_ns`
-    one for each operation.
+    and `demand` one for each operation.
 
     Raises SimulationError when the trace does not fit together.
     """
@@ -100,6 +104,7 @@ def build_program(
         "link": link,
         "host": host_ns,
         "duration": duration,
+        "demand": demand[records["operation"]],
         "rank_begin": rank_begin,
         "stream_begin": stream_begin,
         "stream_flags": stream_flags,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from maya.simulate.kinds import memory_bound
 from maya.simulate.network import ONE, Network
+from maya.simulate.simulation import DEMAND_UNIT, in_units
 from maya.simulate.types import Activity, SimulationError
 from maya.trace.types import Collective, JobTrace, RecordKind
 
@@ -81,6 +82,7 @@ class _Rank:
     touched: int = 0
     # What communication takes of its multiprocessors (False) and its memory bandwidth (True), in 1 / ONE.
     taken: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    demanded: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})  # by work under way
     host: Iterator[tuple[int, Callable[[], bool]]] | None = None
     blocked_on: Callable[[], bool] | None = None
     finished: bool = False
@@ -114,10 +116,12 @@ class Reference:
         collective_occupies: int = 0,
         transfer_occupies: int = 0,
         buffered_bytes: int = 0,
+        demand: NDArray[np.float64] | None = None,
     ) -> None:
         self.network = network
         self.occupies = {True: transfer_occupies, False: collective_occupies}  # by: is it point to point
         self.memory_bound = memory_bound(trace.operations).tolist()
+        self.demands = (in_units(trace, demand).astype(np.int64) * DEMAND_UNIT).tolist()
         self.durations = [*durations_ns.tolist(), 0]
         self.iterations = iterations
         self.launch_call, self.launch_latency, self.queue_depth = launch_call, launch_latency, queue_depth
@@ -320,6 +324,7 @@ class Reference:
                 self._finish(rank, item)
         elif call["kind"] in _DEVICE_WORK:
             self._account(rank, "work", 1)
+            self._demand(rank, item, 1)
             item.left, item.since = self.durations[call["operation"]] * ONE, self.now
             self._compute(rank, item)
         else:
@@ -332,6 +337,8 @@ class Reference:
             self._take(rank, False, -self.occupies[call["peer_class"] >= 0])
         elif call["kind"] in _DEVICE_WORK:
             self._account(rank, "work", -1)
+            item.due = -1
+            self._demand(rank, item, -1)
         for row in item.members:
             self.end[rank.index][item.iteration, row] = self.now
         item.done = True
@@ -353,7 +360,9 @@ class Reference:
         return bool(self.memory_bound[rank.calls[item.row]["operation"]])
 
     def _rate(self, rank: _Rank, memory: bool) -> int:
-        return max(ONE - rank.taken[memory], ONE // 2)
+        left = max(ONE - rank.taken[memory], ONE // 2)
+        demanded = rank.demanded[memory]
+        return ONE if demanded <= left else left * ONE // demanded
 
     def _work_ends(self, rank: _Rank, item: _Item) -> None:
         if not item.done and item.due == self.now:
@@ -363,6 +372,17 @@ class Reference:
         """Communication takes more of the device, or gives it back."""
         before = self._rate(rank, memory)
         rank.taken[memory] += change
+        self._go_on(rank, memory, before)
+
+    def _demand(self, rank: _Rank, item: _Item, sign: int) -> None:
+        """Work begins, or has ended."""
+        memory = self._needs_memory(rank, item)
+        before = self._rate(rank, memory)
+        rank.demanded[memory] += sign * self.demands[rank.calls[item.row]["operation"]]
+        self._go_on(rank, memory, before)
+
+    def _go_on(self, rank: _Rank, memory: bool, before: int) -> None:
+        """Work that was under way at rate `before` goes on at the present one."""
         if self._rate(rank, memory) == before:
             return
         for queue in rank.streams.values():

@@ -15,6 +15,7 @@ from maya.simulate.types import PATH, Activity, HostCosts, RankTimeline, Simulat
 from maya.trace.types import Collective, JobTrace, RecordKind
 
 TRANSFER_CHANNELS: Final = 2  # of a send or receive: NCCL's p2p channels per peer between two devices
+DEMAND_UNIT: Final = _core.DEMAND_UNIT
 CHANNEL_BYTES: Final = 4 << 20  # that a channel buffers: NCCL's default NCCL_BUFFSIZE
 _SHOWN: Final = 12  # waiting calls that a deadlock's message lists
 
@@ -27,6 +28,7 @@ def simulate(
     *,
     host: HostCosts = HostCosts(),  # noqa: B008 (frozen)
     network: Network | None = None,
+    demand: NDArray[np.float64] | None = None,
     keep_timeline: bool = True,
     buffered_bytes: int = TRANSFER_CHANNELS * CHANNEL_BYTES,
 ) -> Timeline:
@@ -34,16 +36,19 @@ def simulate(
 
     `durations_s` has shape [operations]. A collective takes as long as the slowest of its parties'
     operations says, from the moment the last party arrives, and longer where `network` says that it shares
-    links with others under way; without one it never does. A send goes on without its receive while it
-    and those before it from one rank to another take no more than `buffered_bytes`. Without `keep_timeline` only
-    the iteration ends and activities are kept. Raises SimulationError for a deadlock or for durations that are none.
+    links with others under way; without one it never does. `demand` [operations] is the share of the
+    multiprocessors or the memory bandwidth that work takes alone; None: all of it. A send goes on without its receive
+    while it and those before it from one rank to another take no more than `buffered_bytes`. Without `keep_timeline`
+    only the iteration ends and activities are kept. Raises SimulationError for a deadlock, or for durations or
+    demands that are none.
     """
     if iterations < 1:
         raise SimulationError(f"{iterations} iterations")
     if not trace.ranks:
         raise SimulationError("a job without ranks")
     records = np.concatenate([rank.records for rank in trace.ranks])
-    program = build_program(trace, records, _durations(trace, durations_s), _host_times(records, cluster))
+    durations_ns, host_ns = _durations(trace, durations_s), _host_times(records, cluster)
+    program = build_program(trace, records, durations_ns, in_units(trace, demand), host_ns)
     network = network or no_network(len(program.arrays["transfer_duration"]))
     calls = len(records) if keep_timeline else 0
     results = {name: np.zeros(calls * iterations, np.int64) for name in ("issued", "start", "end")}
@@ -75,11 +80,18 @@ def _critical_path(program: Program, path: list[tuple[int, int, int, int]]) -> N
 
 
 def simulate_without_host(
-    trace: JobTrace, durations_s: NDArray[np.float64], cluster: Cluster, iterations: int, network: Network
+    trace: JobTrace,
+    durations_s: NDArray[np.float64],
+    cluster: Cluster,
+    iterations: int,
+    network: Network,
+    demand: NDArray[np.float64] | None = None,
 ) -> Timeline:
     """The same job with hosts that take no time, without a timeline: what is left is the devices' own."""
     instant = cluster.model_copy(update={"host_speed": float("inf")})
-    return simulate(trace, durations_s, instant, iterations, network=network, keep_timeline=False)
+    return simulate(
+        trace, durations_s, instant, iterations, network=network, demand=demand, keep_timeline=False
+    )
 
 
 def _scalars(program: Program, cluster: Cluster, host: HostCosts, iterations: int) -> dict[str, int]:
@@ -117,6 +129,15 @@ def _durations(trace: JobTrace, durations_s: NDArray[np.float64]) -> NDArray[np.
         row = int(wrong[0])
         raise SimulationError(f"a duration of {durations_s[row]} s for {trace.operations[row]}")
     return np.append(np.rint(durations_s * 1e9), 0).astype(np.int64)
+
+
+def in_units(trace: JobTrace, demand: NDArray[np.float64] | None) -> NDArray[np.uint16]:
+    """[operations + 1] As the core counts `demand`; the entry behind the last stands for no operation."""
+    shares = np.ones(len(trace.operations)) if demand is None else demand
+    if shares.shape != (len(trace.operations),) or not ((shares >= 0) & (shares <= 1)).all():
+        raise SimulationError(f"demands that are not {len(trace.operations)} shares of a device")
+    units: NDArray[np.uint16] = np.rint(np.append(shares, 0.0) * (ONE // DEMAND_UNIT)).astype(np.uint16)
+    return units
 
 
 def _host_times(records: NDArray[np.void], cluster: Cluster) -> NDArray[np.int64]:

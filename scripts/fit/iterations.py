@@ -36,6 +36,7 @@ class Iteration:
     trace: JobTrace
     seconds: np.ndarray  # [operations]
     network: Network
+    demand: np.ndarray | None  # [operations]
 
     @staticmethod
     def of(trace: JobTrace, mapped: Mapped, sustainable: float | None = None) -> Iteration:
@@ -43,12 +44,19 @@ class Iteration:
         placed = place(trace, mapped.cluster)
         estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
         seconds = mapped.software.durations(placed, estimates.seconds)
-        return Iteration(placed, seconds, build_network(placed, estimates.use, mapped.cluster))
+        network = build_network(placed, estimates.use, mapped.cluster)
+        return Iteration(placed, seconds, network, estimates.demand)
 
     def simulated_s(self, cluster: Cluster) -> float:
         """`cluster`: the one it was estimated on, or one that differs in its hosts alone."""
         timeline = simulate(
-            self.trace, self.seconds, cluster, iterations=2, keep_timeline=False, network=self.network
+            self.trace,
+            self.seconds,
+            cluster,
+            iterations=2,
+            keep_timeline=False,
+            network=self.network,
+            demand=self.demand,
         )
         return float(timeline.iterations_ns[-1]) * 1e-9 / self.trace.iterations_per_cycle
 

@@ -1,9 +1,11 @@
-"""A cluster whose host, launches and channels cost nothing, so that schedules can be computed by hand."""
+"""A cluster whose host, launches and channels cost nothing, and kernels that take nothing of each other, so that
+schedules can be computed by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from maya.clusters import Cluster, load
@@ -25,11 +27,20 @@ Simulate = Callable[..., Timeline]
 @pytest.fixture(scope="session")
 def simulate_ideal(ideal_cluster: Cluster) -> Simulate:
     def run(
-        job: JobBuilder, iterations: int = 3, queue_depth: int = 1024, buffered_bytes: int = 1 << 23
+        job: JobBuilder,
+        iterations: int = 3,
+        queue_depth: int = 1024,
+        buffered_bytes: int = 1 << 23,
+        demand: float = 0.0,
     ) -> Timeline:
-        host = HostCosts(launch_s=0.0, queue_depth=queue_depth)
         return simulate(
-            job.build(), job.durations_s, ideal_cluster, iterations, host=host, buffered_bytes=buffered_bytes
+            job.build(),
+            job.durations_s,
+            ideal_cluster,
+            iterations,
+            host=HostCosts(launch_s=0.0, queue_depth=queue_depth),
+            demand=np.full(len(job.durations_s), demand),
+            buffered_bytes=buffered_bytes,
         )
 
     return run

@@ -102,6 +102,7 @@ def networks(draw: st.DrawFn, transfers: int = 64) -> Network:
     network=st.none() | networks(),
     channels=st.sampled_from([0, 16, 100]),
     buffered=BUFFERS,
+    shares=st.none() | st.lists(st.sampled_from([0.0, 0.3, 0.7, 1.0]), min_size=1, max_size=4),
 )
 def test_native_core_equals_the_reference(
     ideal_cluster: Cluster,
@@ -111,7 +112,9 @@ def test_native_core_equals_the_reference(
     network: Network | None,
     channels: int,
     buffered: int,
+    shares: list[float] | None,
 ) -> None:
+    demand = None if shares is None else np.resize(shares, len(job.durations_s))
     trace, (launch, depth) = job.build(), costs
     changed = {"launch_latency_s": latency * 1e-9, "nccl_channels": channels}
     device = ideal_cluster.device.model_copy(update=changed)
@@ -126,11 +129,20 @@ def test_native_core_equals_the_reference(
         collective_occupies=multiprocessors(channels, device),
         transfer_occupies=multiprocessors(TRANSFER_CHANNELS, device),
         buffered_bytes=buffered,
+        demand=demand,
     )
     host = HostCosts(launch_s=launch * 1e-9, queue_depth=depth)
 
     def native() -> Timeline:
-        return simulate(trace, job.durations_s, cluster, host=host, network=network, buffered_bytes=buffered)
+        return simulate(
+            trace,
+            job.durations_s,
+            cluster,
+            host=host,
+            network=network,
+            demand=demand,
+            buffered_bytes=buffered,
+        )
 
     try:
         expected = reference.run()

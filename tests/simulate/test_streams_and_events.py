@@ -34,6 +34,31 @@ def test_kernels_of_two_streams_overlap(simulate_ideal: Simulate) -> None:
     assert spans(simulate_ideal(job)) == [(0, 10), (0, 20)]
 
 
+@pytest.mark.parametrize(
+    ("demand", "first", "second"),
+    [
+        (1.0, 20, 30),  # at half their rates until the first has ended
+        (0.8, 16, 26),  # 0.5 / 0.8 of their rates
+        (0.5, 10, 20),
+    ],
+)
+def test_work_of_two_streams_shares_the_device(
+    simulate_ideal: Simulate, demand: float, first: int, second: int
+) -> None:
+    for put in ("kernel", "gemm"):
+        job = JobBuilder(1)
+        getattr(job.ranks[0], put)(10, stream=1)
+        getattr(job.ranks[0], put)(20, stream=2)
+        assert spans(simulate_ideal(job, 1, demand=demand)) == [(0, first), (0, second)]
+
+
+def test_products_leave_the_memory_to_kernels_beside_them(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(1)
+    job.ranks[0].kernel(10, stream=1)
+    job.ranks[0].gemm(20, stream=2)
+    assert spans(simulate_ideal(job, 1, demand=1.0)) == [(0, 10), (0, 20)]
+
+
 def test_stream_waits_for_recorded_event(simulate_ideal: Simulate) -> None:
     job = JobBuilder(1)
     rank = job.ranks[0]

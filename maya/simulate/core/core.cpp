@@ -46,6 +46,7 @@ Program program_of(const nb::dict& fields) {
   from.read("count", program.count);
   from.read("host", program.host);
   from.read("duration", program.duration);
+  from.read("demand", program.demand);
   from.read("rank_begin", program.rank_begin);
   from.read("stream_begin", program.stream_begin);
   from.read("stream_flags", program.stream_flags);
@@ -94,6 +95,7 @@ using StuckRow = std::tuple<std::uint32_t, std::uint32_t, std::int64_t>;
 NB_MODULE(_core, m) {
   m.attr("ACTIVITIES") = static_cast<int>(kActivities);
   m.attr("ONE") = kOne;
+  m.attr("DEMAND_UNIT") = kDemandUnit;
   m.def(
       "run",
       [](const nb::dict& program_fields, const nb::dict& result_fields) {

@@ -35,7 +35,7 @@ void Engine::copy_calls(const Program& program) {
   std::uint64_t pieces = ranks_.size();  // each rank's step ends the iteration too
   for (std::size_t i = 0; i < program.action.size(); ++i) {
     calls_.push_back({program.host[i], program.duration[i], program.stream[i], program.link[i],
-                      program.count[i], static_cast<Action>(program.action[i]), program.flags[i]});
+                      program.count[i], static_cast<Action>(program.action[i]), program.flags[i], program.demand[i]});
     pieces += occupies_stream(calls_.back().action);
   }
   pieces_.assign(program.iterations, pieces);
@@ -263,6 +263,8 @@ void Engine::begin(std::uint32_t index, Stream& stream, const Call& call) {
   Rank& rank = ranks_[stream.rank];
   touch(rank);
   if (call.action == Action::kWork) {
+    stream.due = kNever;
+    demand(stream.rank, call, 1);
     ++rank.computing;
     stream.left = call.duration * kOne;
     compute(index, stream, rank);
@@ -297,11 +299,26 @@ void Engine::compute(std::uint32_t index, Stream& stream, const Rank& rank) {
   queue_.push(stream.due, index);
 }
 
-// Communication takes more of the device, or gives it back: work of that need goes on at another rate.
+// Communication takes more of the device, or gives it back.
 void Engine::take(std::uint32_t rank_index, Need need, std::int64_t change) {
   Rank& rank = ranks_[rank_index];
   const std::int64_t before = rate(rank, need);
   rank.taken[need] += change;
+  go_on(rank_index, need, before);
+}
+
+// Work begins, or has ended.
+void Engine::demand(std::uint32_t rank_index, const Call& call, std::int64_t sign) {
+  Rank& rank = ranks_[rank_index];
+  const Need need = need_of(call);
+  const std::int64_t before = rate(rank, need);
+  rank.demanded[need] += sign * call.demand * kDemandUnit;
+  go_on(rank_index, need, before);
+}
+
+// Work of that need that was under way at rate `before` goes on at the present one.
+void Engine::go_on(std::uint32_t rank_index, Need need, std::int64_t before) {
+  const Rank& rank = ranks_[rank_index];
   if (rank.computing == 0 || rate(rank, need) == before) return;
   for (std::uint32_t s = program_.stream_begin[rank_index]; s < program_.stream_begin[rank_index + 1]; ++s) {
     Stream& stream = streams_[s];
@@ -323,6 +340,8 @@ void Engine::finish(std::uint32_t index) {
   if (call.action == Action::kWork) {
     touch(rank);
     --rank.computing;
+    stream.due = kNever;
+    demand(stream.rank, call, -1);
   } else if (call.action == Action::kTransfer) {
     touch(rank);
     --rank.communicating;

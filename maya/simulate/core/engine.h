@@ -44,6 +44,7 @@ class Engine {
     std::int32_t count;
     Action action;
     std::uint8_t flags;
+    std::uint16_t demand;
   };
 
   // A call in a stream's queue.
@@ -94,6 +95,7 @@ class Engine {
     // What communication takes of the device, of kOne: multiprocessors by its kernels, waiting or not, and
     // memory bandwidth by its transfers under way. By Need.
     std::int64_t taken[2] = {};
+    std::int64_t demanded[2] = {};  // by work under way, likewise; may exceed kOne
     std::uint32_t waits_stream = kNone, waits_completed = 0;     // until that many have completed
     std::uint32_t waits_event = kNone, waits_recorded = 0;       // until it was recorded that often
     Phase phase = Phase::kBetween;
@@ -141,6 +143,8 @@ class Engine {
   void finish(std::uint32_t stream);
   void compute(std::uint32_t stream_index, Stream& stream, const Rank& rank);
   void take(std::uint32_t rank_index, Need need, std::int64_t change);
+  void demand(std::uint32_t rank_index, const Call& call, std::int64_t sign);
+  void go_on(std::uint32_t rank_index, Need need, std::int64_t before);
   void wake_default(std::uint32_t rank, Place by);
   void record_event(std::uint32_t event, std::uint32_t rank, Place by);
   void arrive(std::uint32_t transfer, Place by);
@@ -167,8 +171,12 @@ class Engine {
     return items_[stream.ring + (stream.completed & stream.mask)];
   }
   static Need need_of(const Call& call) { return call.flags & kMemoryBound ? kMemory : kMultiprocessors; }
-  // Work has what communication leaves, at least a half: shares of two are max-min fair.
-  static std::int64_t rate(const Rank& rank, Need need) { return std::max(kOne - rank.taken[need], kOne / 2); }
+  // All work has what communication leaves, at least a half (shares of two are max-min fair), and shares it in
+  // proportion to what each takes alone.
+  static std::int64_t rate(const Rank& rank, Need need) {
+    const std::int64_t left = std::max(kOne - rank.taken[need], kOne / 2);
+    return rank.demanded[need] <= left ? kOne : left * kOne / rank.demanded[need];
+  }
   std::int64_t occupied_by(const Call& call) const {
     return call.flags & kPointToPoint ? program_.transfer_occupies : program_.collective_occupies;
   }

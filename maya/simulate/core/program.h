@@ -38,6 +38,7 @@ enum StreamFlags : std::uint8_t {
 
 // A whole: the capacity of a link, the full rate of a transfer, a device all of whose multiprocessors compute.
 inline constexpr std::int64_t kOne = 1 << 20;
+inline constexpr std::int64_t kDemandUnit = kOne >> 15;  // what Program::demand counts in
 
 // Arrays of one length share a dimension: calls, streams, ranks, rendezvous.
 struct Program {
@@ -45,6 +46,7 @@ struct Program {
   std::span<const std::uint32_t> stream;              // [calls] index into streams
   std::span<const std::int32_t> link, count;          // [calls]
   std::span<const Nanoseconds> host, duration;        // [calls]
+  std::span<const std::uint16_t> demand;              // [calls] share that work takes of what it needs, alone
   std::span<const std::uint32_t> rank_begin;          // [ranks + 1] first call
   std::span<const std::uint32_t> stream_begin;        // [ranks + 1] first stream
   std::span<const std::uint8_t> stream_flags;         // [streams]

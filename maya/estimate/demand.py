@@ -1,0 +1,37 @@
+"""How much of a device an operation takes while it runs alone: what is left, another stream's work can have."""
+
+from __future__ import annotations
+
+import math
+
+from maya.clusters import Device
+from maya.estimate import attention, gemm
+from maya.estimate.memory import floor_seconds
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Operation
+
+# Shares of the peak rate and of the memory bandwidth from which on a product leaves nothing over: what large ones reach
+# of either. Assumptions; no measurement of products on two streams was at hand.
+_FULL_RATE = 0.6
+_FULL_BANDWIDTH = 0.8
+
+
+def demand(operation: Operation, seconds: float, flops: float, device: Device) -> float:
+    """Share of the multiprocessors (products, convolutions, attention) or else of the memory bandwidth; 0: neither,
+    as of copies to the host or to other devices, which have engines of their own.
+
+    `seconds` are those that the operation takes alone, `flops` its floating-point operations.
+    """
+    if isinstance(operation, Collective) or (isinstance(operation, Memcpy) and operation.direction != "d2d"):
+        return 0.0
+    if seconds <= 0:
+        return 0.0
+    match operation:
+        case Gemm():
+            peak = device.peak_flops.get(gemm.math_dtype(operation, device), device.vector_flops)
+            moved = gemm.operand_bytes(operation, device) / device.memory_bandwidth
+            return min(max(flops / peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, 1.0)
+        case Convolution():
+            return 1.0
+        case Kernel() if attention.recognise(operation) is not None:
+            return min(math.prod(operation.grid) / device.multiprocessors, 1.0)
+    return max(1.0 - floor_seconds(device) / seconds, 0.0)

@@ -3,8 +3,9 @@
 The tables were measured in bursts of a few milliseconds. A product that keeps more of the tensor cores busy than the
 power limit sustains runs at a lower clock f; dynamic power goes as f V^2, about f^3, so the work that draws
 share / sustainable times the limit slows down by the cube root of that. One coefficient a device, the sustainable
-share of the peak rate, fitted on whole iterations of the fit share (scripts/fit/sustained); a lower power cap sustains
-as much less of it.
+share of the peak rate, fitted on whole iterations of the fit share (scripts/fit/sustained). A lower cap on its power
+lowers it by more than that: a clock near the voltage's least saves power in proportion, not by its cube. Its exponent
+is fitted likewise (scripts/fit/power_cap); 3 is a clock in proportion to the cap.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ def sustainable_share(device: Device) -> float:
     share = float(fit_for("sustained", device).coefficients["sustainable_share"])
     if device.power_w is None or device.power_cap_w is None:
         return share
-    return share * min(device.power_cap_w / device.power_w, 1.0)
+    exponent = float(fit_for("power_cap", device).coefficients["exponent"])
+    allowed: float = min(device.power_cap_w / device.power_w, 1.0) ** exponent
+    return share * allowed
 
 
 def sustained_seconds(burst_s: float, flops: float, peak: float, sustainable: float) -> float:

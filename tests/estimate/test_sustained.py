@@ -28,10 +28,10 @@ def test_every_device_has_a_share_of_its_peak():
     assert 0 < sustainable_share(load("dgx-h100").device) <= 1
 
 
-def test_a_power_cap_sustains_as_much_less():
+def test_a_power_cap_sustains_less():
     device = load("dgx-h100").device
     capped = device.model_copy(update={"power_cap_w": device.power_w / 2})
-    assert sustainable_share(capped) == sustainable_share(device) / 2
+    assert 0 < sustainable_share(capped) < sustainable_share(device) / 2
     assert sustainable_share(
         device.model_copy(update={"power_cap_w": 2 * device.power_w})
     ) == sustainable_share(device)

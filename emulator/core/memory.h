@@ -10,6 +10,8 @@ namespace maya {
 // Copies, memsets and reads of up to this many bytes carry real values.
 inline constexpr std::size_t kValueBytes = 64 * 1024;
 
+inline constexpr int kPeerDevice = -1;  // the ordinal of memory that another rank exported
+
 enum class MemoryKind : std::uint8_t {
   kDevice,      // cudaMalloc, cuMemAlloc, pools, a mapped cuMemCreate handle
   kPinned,      // cudaHostAlloc

@@ -18,6 +18,7 @@ struct Known {
 constexpr ParameterShape by_sizes(int first, int second = -1) { return {.sizes = {first, second}}; }
 
 constexpr Known kKernels[] = {
+    {"spin_kernel", by_sizes(0), ""},  // torch.cuda._sleep; counts cycles (ATen/cuda/Sleep.cu)
     {"cast_transpose_optimized_kernel", by_sizes(7, 8), "023"},
     {"cast_transpose_general_kernel", by_sizes(7, 8), "023"},
     {"transpose_optimized_kernel", by_sizes(3, 4), "02"},

@@ -1,4 +1,4 @@
-// What the parameters of Transformer Engine's kernels say about their traffic.
+// What the parameters of kernels, most of them Transformer Engine's, say about their traffic.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,8 @@
-// Virtual memory management: cuMemCreate, cuMemMap and their kin, which PyTorch's expandable segments use.
-// Prototypes: cuda.h of CUDA 12 and 13.
+// Virtual memory management: cuMemCreate, cuMemMap and their kin, which PyTorch's expandable segments use, and its
+// symmetric memory, which maps other ranks' memory. Prototypes: cuda.h of CUDA 12 and 13.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -16,6 +19,7 @@ namespace maya::cuda {
 namespace {
 
 constexpr std::size_t kGranularity = 2 * 1024 * 1024;  // of every data centre GPU since Volta
+constexpr int kFileDescriptor = 1;                     // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 // CUmemAllocationProp.
 struct Properties {
@@ -33,11 +37,19 @@ struct Access {
 };
 
 // A CUmemGenericAllocationHandle: counted memory without an address. It lives until it is released and
-// mapped nowhere (cuMemRelease).
+// mapped nowhere (cuMemRelease). What another rank exported is counted there.
 struct PhysicalMemory {
   Properties properties{};
   std::size_t bytes = 0;
   int handles = 1, mappings = 0;
+  bool imported = false;
+};
+
+// What the file of an exported handle holds. Ranks do not share contents.
+struct Exported {
+  std::uint64_t magic = 0x6d617961'6d656d31;  // "mayamem1"
+  std::uint64_t bytes = 0;
+  Properties properties{};
 };
 
 struct Mapping {
@@ -56,7 +68,7 @@ struct VirtualMemory {
 
   void drop_if_unused(PhysicalMemory* memory) {
     if (memory->handles > 0 || memory->mappings > 0) return;
-    refund(memory->bytes, memory->properties.location);
+    if (!memory->imported) refund(memory->bytes, memory->properties.location);
     physical.destroy(memory);
   }
 
@@ -191,6 +203,41 @@ Result cuMemRetainAllocationHandle(Handle* handle, void* address) {
   return Result::kSuccess;
 }
 
+// ---- between processes ----
+
+Result cuMemExportToShareableHandle(void* shareable, Handle handle, int type, unsigned long long flags) {
+  const Call call;
+  auto& all = cuda::memory();
+  const std::lock_guard lock(all.mutex);
+  const PhysicalMemory* memory = all.find(handle);
+  if (shareable == nullptr || memory == nullptr || flags != 0) return Result::kInvalidValue;
+  if (type != cuda::kFileDescriptor) return Result::kNotSupported;
+  if ((memory->properties.handle_types & type) == 0) return Result::kInvalidValue;
+  const int file = memfd_create("maya-exported-memory", MFD_CLOEXEC);
+  const cuda::Exported exported{.bytes = memory->bytes, .properties = memory->properties};
+  if (file < 0) return Result::kOutOfMemory;
+  if (pwrite(file, &exported, sizeof exported, 0) != sizeof exported) {
+    close(file);
+    return Result::kOutOfMemory;
+  }
+  *static_cast<int*>(shareable) = file;
+  return Result::kSuccess;
+}
+
+Result cuMemImportFromShareableHandle(Handle* handle, void* shareable, int type) {
+  const Call call;
+  if (handle == nullptr) return Result::kInvalidValue;
+  if (type != cuda::kFileDescriptor) return Result::kNotSupported;
+  const auto file = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
+  cuda::Exported exported;
+  if (pread(file, &exported, sizeof exported, 0) != sizeof exported || exported.magic != cuda::Exported{}.magic) {
+    return Result::kInvalidValue;
+  }
+  const PhysicalMemory value{.properties = exported.properties, .bytes = exported.bytes, .imported = true};
+  *handle = reinterpret_cast<Handle>(cuda::memory().physical.create(value));
+  return Result::kSuccess;
+}
+
 // ---- mappings ----
 
 Result cuMemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Handle handle,
@@ -205,8 +252,9 @@ Result cuMemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Ha
   if (!all.reserved(address, bytes) || all.overlaps(address, bytes)) return Result::kInvalidValue;
   all.mappings[address] = {.bytes = bytes, .memory = memory};
   ++memory->mappings;
+  // Imported memory is another device's, also where this rank's own stands in for that of one that does not run.
   maya::add_range(reinterpret_cast<void*>(address), bytes, maya::MemoryKind::kDevice,
-                  memory->properties.location);
+                  memory->imported ? maya::kPeerDevice : memory->properties.location);
   return Result::kSuccess;
 }
 

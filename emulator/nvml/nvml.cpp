@@ -387,8 +387,24 @@ Return nvmlDeviceGetNvLinkRemoteDeviceType(const Device* device, unsigned, int*)
   return nvml::with_device(device, [](int) { return Return::kNotSupported; });
 }
 
-Return nvmlDeviceGetGpuFabricInfoV(const Device* device, void*) {
-  return nvml::with_device(device, [](int) { return Return::kNotSupported; });
+// nvmlGpuFabricInfoV_t of every version begins so. No node's NVLink reaches another's: no fabric handles.
+struct FabricInfo {
+  unsigned version;
+  unsigned char cluster_uuid[16];
+  nvml::Return status;
+  unsigned clique;
+  unsigned char state;
+};
+
+Return nvmlDeviceGetGpuFabricInfoV(const Device* device, FabricInfo* info) {
+  return nvml::with_device(device, [&](int) {
+    constexpr unsigned char kNotSupported = 0;  // NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
+    if (info == nullptr) return Return::kInvalidArgument;
+    info->status = Return::kSuccess;
+    info->clique = 0;
+    info->state = kNotSupported;
+    return Return::kSuccess;
+  });
 }
 
 // ---- sensors a virtual device does not have ----

@@ -49,3 +49,12 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, *, float8_transfers: bool) -
                 "mlp.down": row(output_layouts=Shard(1)),
             },
         )
+
+
+def cut_up(mesh: DeviceMesh) -> None:
+    """Compiled blocks gather and reduce over `mesh` piece by piece, beside the products of the pieces ("async TP")."""
+    import torch._inductor.config
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    torch._inductor.config._micro_pipeline_tp = True
+    enable_symm_mem_for_group(mesh.get_group().group_name)

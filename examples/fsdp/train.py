@@ -13,7 +13,7 @@ import float8
 import torch
 import torch.distributed as dist
 from context_parallel import shared_sequences
-from tensor_parallel import parallelize
+from tensor_parallel import cut_up, parallelize
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
@@ -42,6 +42,8 @@ parser.add_argument("--lr", type=float, default=3e-4)
 parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none",
                     help="each block's activations; selective keeps every other product and attention")  # fmt: skip
 parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that share each block; of --llama")
+parser.add_argument("--async-tensor-parallel", action="store_true",
+                    help="its collectives cut up beside products; of --compile")  # fmt: skip
 parser.add_argument("--context-parallel", type=int, default=1, help="GPUs that share each sequence")
 parser.add_argument(
     "--float8", choices=["tensorwise", "rowwise"], help="matrix products by torchao, scaled so"
@@ -233,6 +235,8 @@ def sharded_model(args: argparse.Namespace, mesh: DeviceMesh, device: torch.devi
         float8.convert(model, args.float8)
     if args.tensor_parallel > 1:
         parallelize(model, mesh["tensor"], float8_transfers=args.float8 == "tensorwise")
+        if args.async_tensor_parallel:
+            cut_up(mesh["tensor"])
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=getattr(torch, args.reduce_dtype), cast_forward_inputs=False
     )
@@ -312,6 +316,8 @@ def main() -> None:
     args.kv_heads = args.kv_heads or args.heads
     if not args.llama and (args.tensor_parallel > 1 or args.kv_heads != args.heads):
         parser.error("--tensor-parallel and --kv-heads are for a --llama")
+    if args.async_tensor_parallel and not (args.compile and args.tensor_parallel > 1):
+        parser.error("--async-tensor-parallel is for --compile with --tensor-parallel")
     for name, value in ONE_RANK.items():
         os.environ.setdefault(name, value)
     cuda = torch.cuda.is_available()

@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from maya.launch.object_gather import gather_objects_in_bulk
+from maya.launch.symmetric_memory import SymmetricMemory
 from maya.launch.topology import family_of, pattern_of
 
 UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
@@ -64,6 +65,12 @@ class Groups:
         self._own[name] = Group(tuple(ranks), family_of(pattern, self._seen[pattern]))
         self._seen[pattern] += 1
 
+    def named_in(self, prefix: str) -> tuple[int, ...]:
+        """The ranks of the group whose store has that prefix; none when it is of no group of this rank's."""
+        own = (self._own[part] for part in reversed(prefix.split("/")) if part in self._own)
+        group = next(own, None)
+        return group.ranks if group else ()
+
     def of_key(self, key: str) -> tuple[Group, tuple[int, int]] | None:
         """The group, and the pair of its members, that a store key of ProcessGroupNCCL exchanges an id for."""
         path, separator, last = key.rpartition("//cuda//")
@@ -87,13 +94,18 @@ class NamingStore(Store):
         super().__init__()
         self._inner = inner
         self._groups = groups
+        self._shared = SymmetricMemory()
         self._name = ctypes.CDLL(None).maya_name_communicator
 
     def set(self, key: str, value: Any) -> None:
+        if self._shared.tell(key, _as_bytes(value), self._groups.named_in):
+            return
         if not self._name_communicator(key, _as_bytes(value)):
             self._inner.set(key, value)
 
     def get(self, key: str) -> bytes:
+        if (shared := self._shared.asked(key)) is not None:
+            return shared
         invented = blake2b(key.encode()).digest() * (UNIQUE_ID_BYTES // 64)
         return invented if self._name_communicator(key, invented) else self._known(key)
 
@@ -125,13 +137,16 @@ class NamingStore(Store):
         return int(self._inner.add(key, amount))
 
     def check(self, keys: list[str]) -> bool:
-        asked = [key for key in keys if not self._groups.of_key(key)]
+        asked = self._elsewhere(keys)
         return not asked or bool(self._inner.check(asked))
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
-        asked = [key for key in keys if not self._groups.of_key(key)]
-        if asked:
+        if asked := self._elsewhere(keys):
             self._inner.wait(asked, *([] if timeout is None else [timeout]))
+
+    def _elsewhere(self, keys: list[str]) -> list[str]:
+        """Those that this store does not know by itself."""
+        return [key for key in keys if not self._groups.of_key(key) and self._shared.asked(key) is None]
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         return bytes(self._inner.compare_set(key, expected, desired))

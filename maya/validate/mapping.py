@@ -61,8 +61,6 @@ def map_row(row: Row) -> Mapped | Unmapped:
 def _fsdp(row: Row) -> tuple[str, ...]:
     if row.number("pp", 1) > 1:
         raise MappingError("FSDP with pipeline parallelism: the FSDP example has none")
-    if "async" in row.text("comm_overlap").lower():
-        raise MappingError("tensor parallelism cut up beside products (async TP): the FSDP example has none")
     tensor, context = row.number("tp", 1), row.number("cp", 1)
     replicas = row.number("gpus") // (tensor * context)
     accumulation = row.number("gbs") / replicas / row.number("mbs")
@@ -93,6 +91,8 @@ def _fsdp(row: Row) -> tuple[str, ...]:
             flags["--unfused-norm"] = True
     if tensor > 1:
         flags["--tensor-parallel"] = tensor
+        if "async" in row.text("comm_overlap").lower():
+            flags["--async-tensor-parallel"] = True
     if context > 1:
         flags["--context-parallel"] = context
     if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):

@@ -47,6 +47,36 @@ result = [overlapping, outside, kind.value, base.value == address.value, cuda.cu
     assert run.trace.peak_reserved_bytes == 64 << 20
 
 
+def test_imported_memory_is_another_devices_and_counted_there(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        CUDA
+        + """
+on_device.handles = 1  # as a file descriptor
+status, handle = create(64 * MIB)
+exported, imported, addresses = ctypes.c_int(-1), u64(), [u64(), u64()]
+assert status == 0 and cuda.cuMemExportToShareableHandle(byref(exported), handle, 1, u64(0)) == 0
+as_fabric = cuda.cuMemExportToShareableHandle(byref(exported), handle, 8, u64(0))
+file = ctypes.c_void_p(exported.value)
+assert cuda.cuMemImportFromShareableHandle(byref(imported), file, 1) == 0
+for address, each in zip(addresses, (handle, imported)):
+    assert cuda.cuMemAddressReserve(byref(address), u64(64 * MIB), u64(0), u64(0), u64(0)) == 0
+    assert cuda.cuMemMap(address, u64(64 * MIB), u64(0), each, u64(0)) == 0
+assert cuda.cuMemcpyDtoDAsync_v2(*addresses, u64(MIB), None) == 0
+on_device.handles = 0
+status, private = create(2 * MIB)
+kept_private = cuda.cuMemExportToShareableHandle(byref(exported), private, 1, u64(0))
+foreign = cuda.cuMemImportFromShareableHandle(byref(imported), ctypes.c_void_p(0), 1)
+for address in addresses:
+    assert cuda.cuMemUnmap(address, u64(64 * MIB)) == 0
+result = [as_fabric, kept_private, foreign]
+"""
+    )
+    assert run.result == [801, 1, 1]  # not supported, and twice invalid value
+    assert run.trace.peak_reserved_bytes == 66 << 20
+    copies = run.trace.records[run.trace.records["kind"] == RecordKind.MEMCPY]
+    assert [run.trace.operations[int(op)]["direction"] for op in copies["op"]] == ["p2p"]
+
+
 def test_creating_more_memory_than_the_device_has_is_out_of_memory(emulate: Callable[..., Any]) -> None:
     run = emulate(
         CUDA + "result = [create(600 * MIB)[0], create(600 * MIB)[0]]\n",

@@ -124,6 +124,22 @@ def test_fsdp_with_tensor_parallelism_sends_8_bits_where_torchao_casts_before(pr
     )  # all but gradients, norms' inputs and what FSDP keeps whole
 
 
+def test_fsdp_with_asynchronous_tensor_parallelism_copies_instead_of_gathering(predict):
+    llama = [
+        "--llama", "--layers", "2", "--hidden", "512", "--heads", "4", "--kv-heads", "2", "--seq", "1024",
+        "--vocab", "4096", "--tensor-parallel", "4", "--iterations", "500000", "--compile",
+    ]  # fmt: skip
+    gathered = []
+    for own in ([], ["--async-tensor-parallel"]):
+        prediction = predict(["--gpus", "4"], EXAMPLES / "fsdp/train.py", *llama, *own)
+        assert prediction["verdict"] == "FITS", prediction["message"]
+        breakdown_sums(prediction)
+        assert bool(own) == any("symmetric memory" in note for note in prediction["notes"])
+        gathers = [each for each in prediction["communication"] if each["collective"] == "all_gather"]
+        gathered.append(sum(each["bytes"] for each in gathers))
+    assert gathered[1] < gathered[0] / 2  # what only the loss gathers, and what no product follows
+
+
 @pytest.mark.parametrize("own", [[], ["--compile", "--tensor-parallel", "2"]], ids=["alone", "compiled"])
 def test_fsdp_with_context_parallelism_passes_keys_and_values_around(predict, own):
     llama = [

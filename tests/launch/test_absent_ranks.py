@@ -10,6 +10,7 @@ import pytest
 
 from maya.launch import Run
 from maya.trace import collate
+from maya.trace.types import Memcpy
 
 Launch = Callable[..., Run]
 
@@ -77,6 +78,49 @@ def test_representatives_do_what_they_do_among_all_ranks(launch: Launch) -> None
     assert few.status == "traced", few.traceback
     assert work(few) == expected
     assert np.array_equal(collate(few).class_of_rank, classes)
+
+
+SHARES_MEMORY = """
+import os, torch, torch.distributed as dist
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+rank, world, width = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), {width}
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+lists = [list(range(first, first + width)) for first in range(0, world, width)]
+groups = [(ranks, dist.new_group(ranks)) for ranks in lists]
+name = next(group for ranks, group in groups if rank in ranks).group_name
+enable_symm_mem_for_group(name)
+layer = torch.nn.Linear(512, 1024, device="cuda")
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+x = torch.randn(64, 512, device="cuda")
+for iteration in range(500_000):
+    with torch.no_grad():
+        whole, (up,) = torch.ops.symm_mem.fused_all_gather_matmul(x, [layer.weight.t()], 0, name)
+        torch.ops.symm_mem.fused_matmul_reduce_scatter(up, layer.weight, "avg", 0, name)
+    layer(x).sum().backward()
+    dist.all_reduce(layer.weight.grad)
+    optimizer.step()
+"""
+
+
+def test_ranks_that_share_memory_copy_from_absent_ones(launch: Launch) -> None:
+    script = SHARES_MEMORY.replace("{width}", "4")
+    runs = [launch(script, 8, ranks=ranks) for ranks in ("dedup", "representatives")]
+    for run in runs:
+        assert run.status == "traced", run.traceback
+    assert work(runs[0]) == work(runs[1])
+    trace = collate(runs[1])
+    made = [trace.operations[row] for row in trace.ranks[0].records["operation"] if row >= 0]
+    copied = [copy.bytes for copy in made if isinstance(copy, Memcpy) and copy.direction == "p2p"]
+    shard = 64 * 512 * 4
+    gathered, reduced = 3, 3  # from and to the three others
+    assert copied == [shard] * (gathered + reduced) * trace.iterations_per_cycle
+
+
+def test_memory_of_several_nodes_is_not_shared(launch: Launch) -> None:
+    run = launch(SHARES_MEMORY.replace("{width}", "16"), 16)
+    assert run.status == "failed"
+    assert "ranks 0 to 15: nodes of 8 GPUs" in run.traceback
 
 
 def test_a_large_world_takes_few_ranks(launch: Launch) -> None:

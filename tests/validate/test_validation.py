@@ -97,8 +97,9 @@ def test_a_torchtitan_row_has_its_tensor_parallelism_and_torchaos_fp8(rows):
     shared = map_row(rows(row.replace("rowwise,8,1,8,1", "rowwise,8,1,4,2"))[0])
     for words in ("--context-parallel 2", "--accumulation-steps 4"):  # 256 / (64 / 8 / 2) / 16
         assert words in flags(shared)
+    assert "--async-tensor-parallel" in flags(map_row(rows(row.replace("SHARD_GRAD_OP,", "FSDP,asyncTP"))[0]))
+    assert "--async-tensor-parallel" not in flags(mapped)
     for unmapped, reason in (
-        (row.replace("SHARD_GRAD_OP,", "FSDP,asyncTP"), "async TP"),
         (row.replace("rowwise,8,1,8", "rowwise,4,2,8"), "pipeline parallelism"),
         (FSDP.replace("amp_bf16", "amp_fp8"), "Transformer Engine"),
     ):

@@ -110,6 +110,12 @@ class Cluster(_Frozen):
         part = self.node.link.bandwidth * shares[local[0], local[1]] / most
         return self.node.link.model_copy(update={"bandwidth": part})
 
+    @property
+    def least_link(self) -> Link:
+        """What any two devices of a node that are joined have between them: a mesh's narrowest part."""
+        parts = [self.link_between(a, b) for a, b, _ in self.node.mesh]
+        return min((part for part in parts if part), key=lambda part: part.bandwidth, default=self.node.link)
+
     def nodes(self, gpus: int) -> int:
         """How many nodes hold `gpus` devices, filled in order of rank."""
         return -(-gpus // self.node.gpus)

@@ -96,7 +96,7 @@ class Estimator:
                 answer = convolution.estimate_convolution(operation, device)
                 return self._sustained(*answer, convolution.flops(operation), _tensor_peak(device))
             case Memcpy():
-                return _Answer(*memory.copy_seconds(operation, device, self._cluster.node.link))
+                return _Answer(*memory.copy_seconds(operation, device, self._cluster.least_link))
             case Memset():
                 return _Answer(*memory.memset_seconds(operation, device))
             case Collective():

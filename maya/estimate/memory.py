@@ -73,7 +73,7 @@ def spilled_bytes(moved: Traffic, device: Device) -> float:
 
 
 def copy_seconds(copy: Memcpy, device: Device, link: Link) -> tuple[float, Provenance]:
-    """Seconds of a copy by a copy engine; `link`: between the devices of a node."""
+    """Seconds of a copy by a copy engine; `link`: between two devices, whichever (no record says which)."""
     if copy.direction == "p2p":
         setup_s = _COPY_SETUP_S + link.latency_s
         return setup_s + copy.bytes / (_PEER_SHARE * link.bandwidth), Provenance.ROOFLINE

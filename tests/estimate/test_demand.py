@@ -35,6 +35,8 @@ def test_a_copy_between_devices_takes_their_link():
     for cluster in (load("dgx-h100"), load("dgx-a100")):
         rate = copy.bytes / Estimator(cluster).estimate([copy]).seconds[0]
         assert 0.8 < rate / cluster.node.link.bandwidth < 0.9
+    mesh = load("dgx-v100")
+    assert copy.bytes / Estimator(mesh).estimate([copy]).seconds[0] < 25e9  # one NVLink of six
 
 
 def symmetric(name):

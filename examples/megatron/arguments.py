@@ -114,6 +114,10 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--use-distributed-optimizer", action="store_true")
     group.add_argument("--num-distributed-optimizer-instances", type=int, default=1,
                        help="copies of the sharded optimizer state among the data-parallel ranks")  # fmt: skip
+    group.add_argument("--use-megatron-fsdp", action="store_true",
+                       help="shards what --data-parallel-sharding-strategy says")  # fmt: skip
+    group.add_argument("--data-parallel-sharding-strategy", default="optim_grads_params",
+                       choices=["optim", "optim_grads", "optim_grads_params"])  # fmt: skip
     group.add_argument("--overlap-grad-reduce", action="store_true")
     group.add_argument("--overlap-param-gather", action="store_true")
     group.add_argument("--overlap-param-gather-with-optimizer-step", action="store_true")
@@ -230,6 +234,8 @@ def _validate_optimizer_instances(args: argparse.Namespace) -> None:
     instances = args.num_distributed_optimizer_instances
     if instances > 1 and not args.use_distributed_optimizer:
         raise ValueError("--num-distributed-optimizer-instances needs --use-distributed-optimizer")
+    if args.use_megatron_fsdp and not args.use_distributed_optimizer:
+        raise ValueError("--use-megatron-fsdp needs --use-distributed-optimizer")
     replicas = args.data_parallel_size * args.context_parallel_size
     if instances < 1 or replicas % instances:
         raise ValueError(
@@ -242,6 +248,8 @@ def _validate_transformer_engine(args: argparse.Namespace) -> None:
     if args.transformer_impl == "transformer_engine":
         if importlib.util.find_spec("transformer_engine") is None:
             raise ValueError("--transformer-impl transformer_engine: Transformer Engine is not installed")
+    elif args.use_megatron_fsdp:
+        raise ValueError("--use-megatron-fsdp needs --transformer-impl transformer_engine")
     elif args.fp8_format is not None:
         raise ValueError("--fp8-format needs --transformer-impl transformer_engine")
     if args.fp8_param_gather and args.fp8_format is None:

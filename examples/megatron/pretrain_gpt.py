@@ -331,12 +331,19 @@ def data_parallel(
         overlap_param_gather=args.overlap_param_gather,
         align_param_gather=args.align_param_gather,
         use_distributed_optimizer=args.use_distributed_optimizer,
+        use_megatron_fsdp=args.use_megatron_fsdp,
+        data_parallel_sharding_strategy=args.data_parallel_sharding_strategy,
         num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
         check_for_nan_in_grad=args.check_for_nan_in_loss_and_grad,
         bucket_size=args.ddp_bucket_size,
     )
     # Later chunks overlap with computation anyway: no buckets for them, as in Megatron-LM.
     whole = not first or args.overlap_param_gather_with_optimizer_step
+    if args.use_megatron_fsdp:
+        # Takes Transformer Engine's classes to be there.
+        from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(config, ddp_config, chunk, disable_bucketing=whole)
     return DistributedDataParallel(config, ddp_config, chunk, disable_bucketing=whole)
 
 

@@ -66,7 +66,7 @@ def _tested(row: Row) -> dict[str, Any]:
 
 
 UNMAPPED_FLAGS = {
-    "--use-megatron-fsdp": "Megatron's FSDP",
+    "--overlap-moe-expert-parallel-comm": "experts' communication beside another micro-batch's computation",
     "--tp-comm-overlap": "tensor parallelism through Transformer Engine's user buffers",
     "--use-transformer-engine-op-fuser": "Transformer Engine's fused operations",
     "--optimizer": "another optimizer than Adam",

@@ -41,6 +41,7 @@ def parse(monkeypatch):
         (1, "--num-experts 4 --moe-grouped-gemm", "--moe-grouped-gemm needs --transformer-impl"),
         (1, "--num-experts 4 --moe-router-topk 1", "--moe-router-pre-softmax"),
         (1, "--fp8-format hybrid", "--fp8-format needs --transformer-impl transformer_engine"),
+        (2, "--use-megatron-fsdp", "--use-megatron-fsdp needs --transformer-impl transformer_engine"),
         (
             4,
             "--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 2",

@@ -269,6 +269,31 @@ def test_megatron_in_fp8_with_transformer_engine(maya, tmp_path):
     assert casts and all(each.bytes for each in casts)
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformer_engine") is None, reason="scripts/transformer-engine builds it"
+)
+def test_megatrons_own_fsdp_gathers_what_it_sharded(predict):
+    layers, hidden, script = 4, 512, EXAMPLES / "megatron/pretrain_gpt.py"
+    model = ["--num-layers", str(layers), "--hidden-size", str(hidden), "--num-attention-heads", "8",
+             "--seq-length", "512", "--vocab-size", "4096", "--micro-batch-size", "1", "--global-batch-size", "2",
+             "--bf16", "--train-iters", "500000", "--mock-data", "--transformer-impl", "transformer_engine",
+             "--use-distributed-optimizer", "--no-gradient-accumulation-fusion"]  # fmt: skip
+    gathered, reduced = [], []
+    for own in ([], ["--use-megatron-fsdp"]):
+        prediction = predict(["--gpus", "2"], script, *model, *own)
+        assert prediction["verdict"] == "FITS", prediction["message"]
+        moved = Counter()
+        for each in prediction["communication"]:
+            moved[each["collective"]] += each["bytes"]
+        gathered.append(moved["all_gather"])
+        reduced.append(moved["reduce_scatter"])
+    weights = 2 * layers * 12 * hidden**2  # bytes, of the layers
+    assert (
+        gathered[1] - gathered[0] > 0.9 * weights
+    )  # for the forward pass and once more for the backward pass
+    assert reduced[0] > 0 < reduced[1]
+
+
 def matrix_products(maya, tmp_path, gpus, script, *arguments):
     """How often a rank's iteration has a matrix product of each (m, n, k), and the trace's notes."""
     completed = maya("trace", "--gpus", gpus, "--out", "trace", "--", script, *arguments)

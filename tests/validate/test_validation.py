@@ -182,9 +182,15 @@ def test_a_functional_test_runs_with_what_its_configuration_states(rows):
     assert ("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0") in mapped.environment
     unknown = map_row(rows(EXPERTS.replace("8experts", "many_experts"))[0])
     assert isinstance(unknown, Unmapped) and "not known: gpt3" in unknown.reason
-    fsdp = map_row(rows(EXPERTS.replace("gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4",
-                                        "deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap"))[0])  # fmt: skip
-    assert fsdp == Unmapped("Megatron's FSDP: the example has none")
+
+    def named(test):
+        return map_row(rows(EXPERTS.replace("gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", test))[0])
+
+    sharded = named("gpt3_mcore_te_tp2_zp_z3_resume_torch_dist_te_8experts2parallel_top2router")
+    for words in ("--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"):
+        assert words in flags(sharded)
+    beside = named("deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap")
+    assert isinstance(beside, Unmapped) and "experts' communication" in beside.reason
 
 
 def test_experts_elsewhere_need_a_router(rows):

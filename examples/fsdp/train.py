@@ -316,6 +316,10 @@ def main() -> None:
     args.kv_heads = args.kv_heads or args.heads
     if not args.llama and (args.tensor_parallel > 1 or args.kv_heads != args.heads):
         parser.error("--tensor-parallel and --kv-heads are for a --llama")
+    if args.kv_heads % args.tensor_parallel:
+        parser.error(
+            f"--kv-heads {args.kv_heads} is not divisible by --tensor-parallel {args.tensor_parallel}"
+        )
     if args.async_tensor_parallel and not (args.compile and args.tensor_parallel > 1):
         parser.error("--async-tensor-parallel is for --compile with --tensor-parallel")
     for name, value in ONE_RANK.items():

@@ -126,7 +126,7 @@ def test_fsdp_with_tensor_parallelism_sends_8_bits_where_torchao_casts_before(pr
 
 def test_fsdp_with_asynchronous_tensor_parallelism_copies_instead_of_gathering(predict):
     llama = [
-        "--llama", "--layers", "2", "--hidden", "512", "--heads", "4", "--kv-heads", "2", "--seq", "1024",
+        "--llama", "--layers", "2", "--hidden", "512", "--heads", "4", "--kv-heads", "4", "--seq", "1024",
         "--vocab", "4096", "--tensor-parallel", "4", "--iterations", "500000", "--compile",
     ]  # fmt: skip
     gathered = []

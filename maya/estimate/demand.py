@@ -27,9 +27,11 @@ def demand(operation: Operation, seconds: float, flops: float, device: Device) -
         return 0.0
     match operation:
         case Gemm():
-            peak = device.peak_flops.get(gemm.math_dtype(operation, device), device.vector_flops)
-            moved = gemm.operand_bytes(operation, device) / device.memory_bandwidth
-            return min(max(flops / peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, 1.0)
+            rates = gemm.Rates.of(device, gemm.math_dtype(operation, device))
+            moved = (
+                rates.moved_bytes(operation.m, operation.n, operation.k, operation.batch) / rates.bandwidth
+            )
+            return min(max(flops / rates.peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, 1.0)
         case Convolution():
             return 1.0
         case Kernel() if attention.recognise(operation) is not None:

@@ -26,6 +26,7 @@ class _Answer:
     use: tuple[float, float] = (0.0, 0.0)
     narrow: Gemm | None = None  # the product itself, where unaligned rows decide its time
     lookup: embedding.Lookup | None = None
+    meeting: bool = False  # of ranks that read each other's memory
 
 
 class Estimator:
@@ -50,6 +51,7 @@ class Estimator:
         self._measured = profiles.on(cluster.device.name)
         self._sustainable = sustainable_share(cluster.device) if sustainable is None else sustainable
         self._gemm = gemm.GemmEstimator(cluster.device)
+        self._peer_link = cluster.least_link
         self._answers: dict[Operation, _Answer] = {}
 
     def estimate(self, operations: Sequence[Operation]) -> Estimates:
@@ -67,9 +69,7 @@ class Estimator:
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
             notes=(
                 *gemm.narrow_note({row.narrow for row in rows if row.narrow}),
-                *kernels.meeting_note(
-                    operations[index] for index in first if isinstance(operations[index], Kernel)
-                ),
+                *kernels.meeting_note(any(row.meeting for row in rows)),
                 *embedding.untouched_note(self._reuse, {row.lookup for row in rows if row.lookup}),
             ),
         )
@@ -96,7 +96,7 @@ class Estimator:
                 answer = convolution.estimate_convolution(operation, device)
                 return self._sustained(*answer, convolution.flops(operation), _tensor_peak(device))
             case Memcpy():
-                return _Answer(*memory.copy_seconds(operation, device, self._cluster.least_link))
+                return _Answer(*memory.copy_seconds(operation, device, self._peer_link))
             case Memset():
                 return _Answer(*memory.memset_seconds(operation, device))
             case Collective():
@@ -135,7 +135,9 @@ class Estimator:
         if moved is None:
             return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")
         seconds, provenance = memory.kernel_seconds(moved, device)
-        return _Answer(seconds, Provenance.ROOFLINE if moved.guessed else provenance)
+        if moved.guessed:
+            provenance = Provenance.ROOFLINE
+        return _Answer(seconds, provenance, meeting=kernels.is_meeting(kernel))
 
 
 def _tensor_peak(device: Device) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from maya.estimate.types import Provenance
 from maya.trace.types import Gemm
 
 FloatArray = NDArray[np.float64]
+Sizes = TypeVar("Sizes", float, FloatArray)
 Grid = tuple[FloatArray, FloatArray, FloatArray, FloatArray]  # log m, log n, log k, log(measured / model)
 
 # Tile shapes that cuBLAS and CUTLASS kernels of Volta to Blackwell use, and splits of k.
@@ -57,6 +59,10 @@ class Rates:
         peak = device.peak_flops.get(dtype, device.vector_flops)
         return Rates(device.multiprocessors, peak, device.memory_bandwidth, ITEM_BYTES.get(dtype, 2))
 
+    def moved_bytes(self, m: Sizes, n: Sizes, k: Sizes, batch: Sizes) -> Sizes:
+        """Each of the three matrices once."""
+        return self.item_bytes * (m * k + k * n + m * n) * batch
+
 
 def tile_seconds(
     model: TileModel, rates: Rates, m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray
@@ -71,19 +77,13 @@ def tile_seconds(
     rate = rates.peak / rates.multiprocessors * efficiency
     wave = 2 * tile_m * tile_n * np.ceil(k_ / split / 32) * 32 / rate + overhead
     compute = (waves * wave + model.split_s * (split - 1)).min(axis=-1)
-    moved = rates.item_bytes * (m * k + k * n + m * n) * batch
-    memory = moved / (rates.bandwidth * model.memory_efficiency)
+    memory = rates.moved_bytes(m, n, k, batch) / (rates.bandwidth * model.memory_efficiency)
     # A smooth maximum: loads and multiply-adds overlap, but not perfectly where both matter.
     return np.asarray(model.launch_s + (compute**4 + memory**4) ** 0.25)
 
 
 def flops(gemm: Gemm) -> float:
     return 2.0 * gemm.m * gemm.n * gemm.k * gemm.batch
-
-
-def operand_bytes(gemm: Gemm, device: Device) -> float:
-    item = ITEM_BYTES.get(math_dtype(gemm, device), 2)
-    return float(item * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * gemm.batch)
 
 
 def math_dtype(gemm: Gemm, device: Device) -> str:

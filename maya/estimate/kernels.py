@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,9 +178,9 @@ def is_meeting(kernel: Kernel) -> bool:
     return _MEETING.search(kernel.name) is not None
 
 
-def meeting_note(kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    """Says what is left out of barriers between ranks; nothing where there is none."""
-    if not any(map(is_meeting, kernels)):
+def meeting_note(met: bool) -> tuple[str, ...]:
+    """Says what is left out of barriers between ranks; nothing where ranks have not met."""
+    if not met:
         return ()
     return (
         "symmetric memory: ranks are not made to wait for each other at its barriers and signals, which take as long "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from maya.clusters.types import Cluster
+from maya.clusters.types import Cluster, Device
 from maya.estimate import Estimator
 from maya.simulate import build_network, place, simulate
 from maya.simulate.network import Network
@@ -77,6 +78,22 @@ class Choice:
             f"from {len(sizes)} rows, left out one at a time: "
             f"median {np.median(sizes):.1%} mean {sizes.mean():.1%} bias {self.errors.mean():+.1%}"
         )
+
+
+def entry(device: Device, coefficients: dict[str, float], choice: Choice) -> dict[str, Any]:
+    """Of maya/estimate/fits."""
+    sizes = abs(choice.errors)
+    return {
+        "device": device.key,
+        "compute_capability": list(device.compute_capability),
+        "variant": "",
+        "coefficients": coefficients,
+        "source": "measured iterations, fit share (docs/accuracy.md)",
+        "licence": "of the sources named there",
+        "error": {"method": "one iteration left out at a time", "points": len(sizes),
+                  "median": round(float(np.median(sizes)), 4), "mean": round(float(sizes.mean()), 4),
+                  "bias": round(float(choice.errors.mean()), 4)},
+    }  # fmt: skip
 
 
 def choose(logs: np.ndarray, flat: float = 0.0, average: Average = np.median) -> Choice:

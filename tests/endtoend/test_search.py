@@ -133,7 +133,7 @@ def test_a_trial_takes_as_long_alone_as_beside_three_others(
     # So many rows that the device hides this script's host time on this machine, but not three times of it, as four
     # ranks on a core would take.
     host = replayed(8192, "--scale", "host=100") / 100
-    rows = round(8192 * 1.5 * host / replayed(8192) / 128) * 128
+    rows = round(8192 * 2.4 * host / replayed(8192) / 128) * 128
     undisturbed = replayed(rows)
     assert replayed(rows, "--scale", "host=3") > 1.1 * undisturbed
     knobs = f"knobs:\n  turn: {{flag: --turn, values: [1, 2, 3, 4]}}\n  rows: {{flag: --rows, values: [{rows}]}}\n"

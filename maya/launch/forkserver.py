@@ -75,7 +75,7 @@ class ForkServer:
         if self._paces.due(time.monotonic()):
             self._measure_pace()
         run = self._run_wider(job, directory, started, known)
-        if run.status == "traced" and self._paces.too_few:
+        if run.status == "traced" and (self._paces.too_few or self._paces.due(time.monotonic())):
             self._measure_pace()
         return replace(run, pace_ns=self._paces.fastest_ns)
 

@@ -18,12 +18,12 @@ class Paces:
         self._measured: deque[tuple[float, int]] = deque()  # when, ns
 
     def due(self, now: float) -> bool:
-        """Whether to measure before a job."""
+        """Whether to measure before a job, and after it."""
         return not self._measured or now - self._measured[-1][0] >= EVERY_SECONDS
 
     @property
     def too_few(self) -> bool:
-        """Whether to measure after a job, too."""
+        """Whether to measure after a job, however short it was."""
         return len(self._measured) < FEWEST
 
     def add(self, now: float, pace_ns: int) -> None:

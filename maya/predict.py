@@ -15,6 +15,7 @@ from maya import __version__
 from maya.cache import Recorded, TraceCache
 from maya.clusters.types import Cluster
 from maya.estimate import UNIFORM, Estimator, Reuse
+from maya.estimate.likely import likely_error
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
 from maya.launch.trust import Trust
@@ -162,6 +163,7 @@ def judge_trace(
         verdict=verdict,
         unsupported=tuple(incomplete),
         message=_what_is_missing(trace, estimates) if incomplete else "",
+        likely_error=likely_error(cluster.device, prediction.provenance),
         notes=(*what_if.notes, *trace.notes, *estimates.notes, *network.notes, *prediction.notes),
         stages_s={
             **(seconds or {}),

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from maya.estimate.likely import LikelyError
+from maya.report.terminal import likely
 from maya.search.driver import Search
 from maya.search.expression import show
 from maya.search.results import Experiment, shell_command, torchrun
@@ -59,6 +61,9 @@ def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
     if objective.metric != "iteration_time":
         line += f"; {objective.metric} {best.objective:.6g} {objective.unit}"
     console.print(f"{line}  ({best.verdict})", highlight=False)
+    error = best.outcome.prediction.get("likely_error") if best.outcome else None
+    if error:
+        console.print(f"  likely error: {likely(LikelyError(**error))}", highlight=False, soft_wrap=True)
     console.print(f"\n{shell_command(torchrun(experiment, best))}\n", markup=False, highlight=False)
 
 

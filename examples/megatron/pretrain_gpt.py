@@ -407,14 +407,13 @@ def overlap_communication(
 
 def provide_timers(
     args: argparse.Namespace, model: list[DistributedDataParallel], optimizer: MegatronOptimizer
-) -> Timers | None:
-    """Timers of the iteration's parts, which wait for the device: none unless asked for."""
-    if args.timing_log_level == 0:
-        return None
+) -> Timers:
+    """Timers of the iteration's parts, which wait for the device; at level 0 they do nothing."""
     timers = Timers(args.timing_log_level, "minmax")
-    for config in (get_model_config(model[0]), optimizer.config):
-        config.timers = timers
-        config.barrier_with_L1_time = args.barrier_with_level_1_timing
+    if args.timing_log_level:
+        for config in (get_model_config(model[0]), optimizer.config):
+            config.timers = timers
+            config.barrier_with_L1_time = args.barrier_with_level_1_timing
     return timers
 
 
@@ -475,17 +474,20 @@ def loss_func(
     return (summed, tokens.int(), report) if args.calculate_per_token_loss else (loss, report)
 
 
-def forward_step(args, batches, model):
+def forward_step(args, timers, batches, model):
     chunk = model
     while hasattr(chunk, "module"):  # through DDP and Float16Module
         chunk = chunk.module
+    timers("batch-generator", log_level=2).start()
     batch = get_batch(args, batches, chunk)
+    timers("batch-generator").stop()
     losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
     return losses, partial(loss_func, args, batch["loss_mask"])
 
 
 def train_step(
     args: argparse.Namespace,
+    timers: Timers,
     model: list[DistributedDataParallel],
     optimizer: MegatronOptimizer,
     scheduler: OptimizerParamScheduler,
@@ -496,7 +498,7 @@ def train_step(
         chunk.zero_grad_buffer()
     optimizer.zero_grad()
     losses = get_forward_backward_func()(
-        forward_step_func=partial(forward_step, args),
+        forward_step_func=partial(forward_step, args, timers),
         data_iterator=batches if len(model) > 1 else batches[0],
         model=model,
         num_microbatches=args.num_microbatches,
@@ -505,7 +507,9 @@ def train_step(
         micro_batch_size=args.micro_batch_size,
         forward_only=False,
     )
+    timers("optimizer", log_level=1).start(barrier=args.barrier_with_level_1_timing)
     updated, gradient_norm, zeros = optimizer.step()
+    timers("optimizer").stop()
     if updated:
         scheduler.step(increment=args.global_batch_size)
     return losses, gradient_norm, zeros
@@ -528,14 +532,14 @@ def main() -> None:
 
     started = time.perf_counter()
     for iteration in range(1, args.train_iters + 1):
-        losses, norm, zeros = train_step(args, model, optimizer, scheduler, batches)
+        losses, norm, zeros = train_step(args, timers, model, optimizer, scheduler, batches)
         values = {"grad norm": norm, "num zeros": zeros}
         if args.log_params_norm:
             values["params norm"] = parameters_norm(model)
         if iteration % args.log_interval == 0:
             seconds = seconds_since(started) / args.log_interval
             log(args, iteration, losses, values, seconds)
-            if timers is not None:
+            if args.timing_log_level:
                 log_timers(args, timers)
             started = time.perf_counter()
     dist.destroy_process_group()

@@ -12,9 +12,38 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.timers import Timers
 from megatron.core.transformer.module import param_is_not_shared
 
-# Parts of an iteration that every rank times, at --timing-log-level 1 and (passes) 2.
-TIMED = ["forward-backward", "forward-compute", "backward-compute", "all-grads-sync"]
-TIMED += ["optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params"]
+# Parts of an iteration that are timed from a --timing-log-level on. Those that there are not cost time, too: their
+# place in what the ranks gather is looked through.
+TIMED = {
+    1: [
+        "forward-backward",
+        "layernorm-grads-all-reduce",
+        "embedding-grads-all-reduce",
+        "all-grads-sync",
+        "params-all-gather",
+        "optimizer-copy-to-main-grad",
+        "optimizer-unscale-and-check-inf",
+        "optimizer-clip-main-grad",
+        "optimizer-count-zeros",
+        "optimizer-inner-step",
+        "optimizer-copy-main-to-model-params",
+        "optimizer",
+    ],
+    2: [
+        "batch-generator",
+        "forward-compute",
+        "backward-compute",
+        "forward-recv",
+        "forward-send",
+        "backward-recv",
+        "backward-send",
+        "forward-send-forward-recv",
+        "forward-send-backward-recv",
+        "backward-send-forward-recv",
+        "backward-send-backward-recv",
+        "forward-backward-send-forward-backward-recv",
+    ],
+}
 
 
 def seconds_since(started: float) -> float:
@@ -62,6 +91,7 @@ def log(
 
 def log_timers(args: argparse.Namespace, timers: Timers) -> None:
     """The shortest and the longest time of each part over all ranks; every rank has to call it."""
-    lines = timers.get_all_timers_string(TIMED, normalizer=args.log_interval)
+    names = [name for level, of in TIMED.items() if level <= args.timing_log_level for name in of]
+    lines = timers.get_all_timers_string(names, normalizer=args.log_interval)
     if args.rank == args.world_size - 1:
         print(lines, flush=True)

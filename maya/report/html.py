@@ -17,7 +17,7 @@ from maya.estimate.types import Estimates, Provenance
 from maya.report.labels import category, duration, label, operator_name, ranges, size
 from maya.report.plots import steps, thinned
 from maya.report.slices import device_rows, host_slices
-from maya.report.terminal import SURENESS
+from maya.report.terminal import SURENESS, likely
 from maya.simulate.types import Activity, Prediction, RankTimeline, Timeline
 from maya.trace.types import Collective, JobTrace, RankTrace
 
@@ -64,6 +64,7 @@ def write_html(
         prediction=prediction,
         breakdown=_breakdown(prediction),
         sureness=_sureness(prediction),
+        likely=likely(prediction.likely_error) if prediction.likely_error else "",
         measured=sum(prediction.provenance.get(name, 0.0) for name in ("profiled", "learned")),
         capacity=max((rank.capacity_bytes for rank in trace.ranks), default=0),
         classes=_classes(trace, timeline, window),

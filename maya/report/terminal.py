@@ -9,6 +9,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
+from maya.estimate.likely import LikelyError
 from maya.report.labels import duration, size
 from maya.simulate.types import CommunicationTotal, Prediction
 
@@ -66,6 +67,8 @@ def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator
         yield "ranks", Text(_ranks(prediction.ranks))
     if prediction.provenance:
         yield "durations", Text(sureness(prediction.provenance))
+    if prediction.likely_error:
+        yield "likely error", Text(likely(prediction.likely_error))
     yield from _listed("not covered", prediction.unsupported, "yellow")
     yield from _listed("note", prediction.notes, "")
     if prediction.stages_s:
@@ -155,6 +158,15 @@ def sureness(provenance: Mapping[str, float]) -> str:
     shares = sorted(provenance.items(), key=lambda item: -item[1])
     return ", ".join(
         f"{100 * share:.1f} % {SURENESS.get(name, name)}" for name, share in shares if share >= 5e-4
+    )
+
+
+def likely(error: LikelyError) -> str:
+    """What measured iterations were off by."""
+    of = "this device" if error.own else "all devices, for of this one there are too few"
+    return (
+        f"within {100 * error.median:.0f} % for half, {100 * error.p90:.0f} % for nine in ten of {error.iterations} "
+        f"measured iterations with as much host time on {of}"
     )
 
 

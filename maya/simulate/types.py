@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.errors import MayaError
+from maya.estimate.likely import LikelyError
 
 Verdict = Literal["FITS", "OOM", "FAILED", "INCOMPLETE"]
 
@@ -146,6 +147,7 @@ class Prediction:
     breakdown_by_rank_s: dict[str, Breakdown] = field(default_factory=dict)  # by representative's rank
     model_flops_utilization: float | None = None
     dollars_per_iteration: float | None = None  # where the cluster has a price
+    likely_error: LikelyError | None = None  # what measured iterations that are made of the like were off by
     recording_host_speed: float | None = None  # of the machine that recorded the trace, over the reference
     notes: tuple[str, ...] = ()
     version: str = ""

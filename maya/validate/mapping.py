@@ -13,7 +13,7 @@ from maya.clusters import load
 from maya.clusters.types import Cluster, Device, Link, Node
 from maya.simulate.whatif import WhatIf
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
-from maya.validate.megatron import megatron_arguments, megatron_environment
+from maya.validate.megatron import image, megatron_arguments, megatron_environment
 from maya.validate.rows import Row
 
 MEGATRON = "megatron/pretrain_gpt.py"
@@ -126,15 +126,21 @@ def _cluster(row: Row) -> Cluster:
     for key, (since, share) in FASTER_SINCE.items():
         if key in row.source and date_of(row) >= since:
             node = reaching(node, share)
-    here = cluster.device.key
-    speeds = (speed for (key, device), speed in HOST_SPEEDS.items() if key in row.source and device == here)
     return cluster.model_copy(
         update={
             "node": node,
             "device": _device(cluster.device, gpu),
-            "host_speed": next(speeds, cluster.host_speed),
+            "host_speed": _host_speed(row, cluster),
         }
     )
+
+
+def _host_speed(row: Row, cluster: Cluster) -> float:
+    here = cluster.device.key, image(row)
+    speeds = (
+        speed for (key, *there), speed in HOST_SPEEDS.items() if key in row.source and here == tuple(there)
+    )
+    return next(speeds, cluster.host_speed)
 
 
 def reaching(node: Node, share: float) -> Node:
@@ -168,9 +174,9 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 
 
 # Of the measured hosts over the reference host, and of their software over PyTorch 2.11 with torch.compile where it is
-# older, by source and device: fitted on the fit share (scripts/fit/host).
+# older, by source, device and image: fitted on the fit share (scripts/fit/host).
 HOST_SPEEDS = {
-    ("vtrain", "a100_sxm"): 0.42,  # Megatron-DeepSpeed of 2021 with TorchScript
+    ("vtrain", "a100_sxm", ""): 0.42,  # Megatron-DeepSpeed of 2021 with TorchScript
 }
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of

@@ -6,6 +6,7 @@ import json
 import re
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePosixPath
 from typing import Any
 
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
@@ -29,7 +30,7 @@ def megatron_environment(row: Row) -> dict[str, str]:
     """Variables that the source states."""
     if not _functional_test(row):
         return {}
-    return {name: str(value) for name, value in _functional_tests()[_test_name(row)]["environment"].items()}
+    return {name: str(value) for name, value in _stated(row, "environment").items()}
 
 
 # Maya stops a run once its iterations repeat.
@@ -41,24 +42,37 @@ def _functional_test(row: Row) -> bool:
     return "functional test" in row.text("framework")
 
 
-def _test_name(row: Row) -> str:
-    name = row.text("model")
-    if name not in _functional_tests():
-        raise MappingError(f"a functional test whose configuration is not known: {name}")
-    return name
-
-
 @cache
 def _functional_tests() -> dict[str, dict[str, dict[str, Any]]]:
-    """What each test's model_config.yaml states (`scripts/fit/functional_tests`)."""
+    """What each test's model_config.yaml states, and what it did when a file of times came, by folder and file
+    (`scripts/fit/functional_tests`)."""
     text = files("maya.validate").joinpath("functional_tests.json").read_text(encoding="utf-8")
-    tests: dict[str, dict[str, dict[str, Any]]] = json.loads(text)["tests"]
-    return tests
+    tables: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
+    return tables
+
+
+def _when_measured(row: Row) -> dict[str, Any]:
+    file = "/".join(PurePosixPath(row.text("source_path")).parts[-2:])
+    return _functional_tests()["times"].get(file, {})
+
+
+def image(row: Row) -> str:
+    """The version of NVIDIA's PyTorch image that a functional test ran in, as "25.09"; empty for other rows."""
+    return str(_when_measured(row).get("image", "")) if _functional_test(row) else ""
+
+
+def _stated(row: Row, kind: str) -> dict[str, Any]:
+    """The `arguments` or the `environment` of the row's test when it was measured."""
+    tests, test = _functional_tests()["tests"], row.text("model")
+    if test not in tests:
+        raise MappingError(f"a functional test whose configuration is not known: {test}")
+    stated = tests[test][kind] | _when_measured(row).get(kind, {})
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def _tested(row: Row) -> dict[str, Any]:
     """The test's own arguments: the example has Megatron-LM's."""
-    arguments = _functional_tests()[_test_name(row)]["arguments"]
+    arguments = _stated(row, "arguments")
     for name, reason in UNMAPPED_FLAGS.items():
         if name in arguments:
             raise MappingError(f"{reason}: the example has none")

@@ -16,7 +16,7 @@ NUMBERS = (
 )  # fmt: skip
 TEXTS = (
     "id", "gpu", "framework", "model", "precision", "recompute", "seq_parallel", "dist_opt", "sharding",
-    "comm_overlap", "attention", "notes",
+    "comm_overlap", "attention", "notes", "source_path",
 )  # fmt: skip
 NEEDED = ("id", "gpu", "gpus", "framework", "layers", "hidden", "heads", "seq", "mbs", "gbs", "iter_time_s")
 

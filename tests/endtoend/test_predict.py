@@ -47,6 +47,7 @@ def test_data_parallel_ranks_are_one_class_and_the_script_ends_by_itself(predict
     assert prediction["breakdown_s"]["exposed_communication"] > 0
     assert 0.02 < prediction["recording_host_speed"] < 20  # of the order of the reference
     assert sum(prediction["provenance"].values()) == pytest.approx(1.0)
+    assert 0 < prediction["likely_error"]["median"] < prediction["likely_error"]["p90"]
 
 
 ADDS_UP_EVERY_SECOND = """

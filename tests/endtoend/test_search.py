@@ -55,6 +55,7 @@ def test_a_trial_that_hangs_fails_at_its_time_limit_and_the_search_goes_on(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(verdicts(tmp_path / "out")) == ["FAILED", "FAILED", "FITS", "FITS"]
+    assert "likely error: within" in done.stdout
     failed = [
         line for line in (tmp_path / "out" / "journal.jsonl").read_text().splitlines() if "FAILED" in line
     ]

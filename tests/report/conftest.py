@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from maya.estimate.likely import LikelyError
 from maya.estimate.types import Estimates, Provenance
 from maya.simulate.types import Activity, Breakdown, CommunicationTotal, Prediction, RankTimeline, Timeline
 from maya.trace.types import (
@@ -134,6 +135,7 @@ def sample() -> Sample:
         command=("pretrain.py", "--layers", "6"),
         waiting_s=0.002,
         host_bound_s=0.001,
+        likely_error=LikelyError(median=0.04, p90=0.13, iterations=250, own=True),
         critical_path_s={"gemm": 0.03, "all_reduce": 0.008, "host": 0.002},
         communication=(CommunicationTotal(0, "all_reduce", (0, 1), 2, 4, 6.0, 24 << 20, 0.0054, 0.0018),),
         sm_busy=tuple(0.5 + 0.4 * (number % 3 == 0) for number in range(40)),

@@ -26,6 +26,14 @@ def test_breakdown_memory_and_sureness_are_named(sample):
     assert "4; 3 launched, 2 unique" in text
 
 
+def test_the_likely_error_says_what_it_rests_on(sample):
+    own = "within 4 % for half, 13 % for nine in ten of 250 measured iterations with as much host time on this device"
+    assert own in text_of(sample.prediction)
+    other = replace(sample.prediction.likely_error, own=False)
+    text = text_of(replace(sample.prediction, likely_error=other))
+    assert "on all devices, for of this one there are too few" in text
+
+
 def test_critical_path_and_communication_are_named(sample):
     text = text_of(sample.prediction)
     assert "critical path  gemm 75 %, all_reduce 20 %, host 5 %" in text

@@ -12,7 +12,7 @@ from maya.validate.statistics import CONFIGURATION
 
 HEADER = (
     "id,gpu,gpus,gpus_per_node,framework,model,layers,hidden,ffn,heads,kv_heads,seq,vocab,precision,tp,pp,dp,cp,ep,"
-    "vp,mbs,gbs,recompute,seq_parallel,dist_opt,sharding,comm_overlap,attention,iter_time_s,notes"
+    "vp,mbs,gbs,recompute,seq_parallel,dist_opt,sharding,comm_overlap,attention,iter_time_s,notes,source_path"
 )
 MEGATRON = (
     "paper-1,A100-80GB-SXM,280,8,Megatron-LM,turing-530B,105,20480,81920,128,128,2048,,float16,8,35,1,1,,3,1,280,"
@@ -191,6 +191,18 @@ def test_a_functional_test_runs_with_what_its_configuration_states(rows):
         assert words in flags(sharded)
     beside = named("deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap")
     assert isinstance(beside, Unmapped) and "experts' communication" in beside.reason
+
+
+def test_a_functional_test_runs_with_what_was_stated_when_its_times_came(rows):
+    folder = "tests/functional_tests/test_cases/moe/gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4"
+    older, newer = rows(*(f"{EXPERTS},{folder}/golden_values_{of}_dgx_a100.json" for of in ("dev", "lts")))
+    assert "--timing-log-level 2" in flags(map_row(older)) and "--timing-log-level 0" in flags(map_row(newer))
+    instances = "--num-distributed-optimizer-instances 2"
+    test = "gpt3_mcore_te_tp2_pp1_resume_torch_dist_te_8experts2parallel_multi_dist_optimizer_instances"
+    path = f"tests/functional_tests/test_cases/moe/{test}/golden_values"
+    row = EXPERTS.replace("gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", test)
+    without, with_them = rows(f"{row},{path}_lts_dgx_a100.json", f"{row},{path}_dev_dgx_a100.json")
+    assert instances not in flags(map_row(without)) and instances in flags(map_row(with_them))
 
 
 def test_experts_elsewhere_need_a_router(rows):

@@ -327,3 +327,13 @@ def test_reason_is_the_error_of_a_traceback_or_the_first_line() -> None:
     )
     assert reason_of(nccl) == "the store is full"
     assert reason_of("") == ""
+
+
+def test_hosts_of_an_image_have_a_speed_of_their_own(rows):
+    test = "gpt3_mcore_te_tp2_pp2_resume_torch_dist"
+    row = EXPERTS.replace("golden-3,H100", "megatron_lm_golden_h100_a100-0001,A100").replace(
+        "gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", test
+    )
+    path = f"tests/functional_tests/test_cases/gpt/{test}/golden_values"
+    older, newer = map(map_row, rows(f"{row},{path}_dev_dgx_a100.json", f"{row},{path}_lts_dgx_a100.json"))
+    assert older.cluster.host_speed < newer.cluster.host_speed

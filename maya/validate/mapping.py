@@ -138,7 +138,7 @@ def _cluster(row: Row) -> Cluster:
 def _host_speed(row: Row, cluster: Cluster) -> float:
     here = cluster.device.key, image(row)
     speeds = (
-        speed for (key, *there), speed in HOST_SPEEDS.items() if key in row.source and here == tuple(there)
+        speed for (key, *there), speed in HOST_SPEEDS.items() if key in row.source and (*there,) == here
     )
     return next(speeds, cluster.host_speed)
 

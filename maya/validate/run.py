@@ -89,7 +89,7 @@ def validate(
             file.flush()
             os.fsync(file.fileno())
             progress(line)
-    return _joined(rows, out)
+    return joined(rows, out)
 
 
 def _is_kept(row: Row, inputs: Inputs) -> bool:
@@ -174,7 +174,8 @@ def _already_done(out: Path) -> set[str]:
         return {line["id"] for line in csv.DictReader(file) if line.get("reason") is not None}
 
 
-def _joined(rows: list[Row], out: Path) -> pd.DataFrame:
+def joined(rows: list[Row], out: Path) -> pd.DataFrame:
+    """One line a row: what `validate` returns, of the lines and details that `out` has."""
     lines = pd.read_csv(out).drop_duplicates("id", keep="last")
     groups = pd.DataFrame(
         [
@@ -187,9 +188,8 @@ def _joined(rows: list[Row], out: Path) -> pd.DataFrame:
         ]
     )
     groups["fit"] = groups["id"].map(is_fit)
-    joined = groups.merge(lines, on="id", how="left")
-    joined = joined.fillna({"verdict": "NOT RUN"})
+    predicted = groups.merge(lines, on="id", how="left").fillna({"verdict": "NOT RUN"})
     with details_path(out).open() as file:
         details = pd.DataFrame([{"id": "", **json.loads(line)} for line in file] or [{"id": ""}])
     shares = details.drop_duplicates("id", keep="last")
-    return joined.merge(shares, on="id", how="left")
+    return predicted.merge(shares, on="id", how="left")

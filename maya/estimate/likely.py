@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from maya.clusters import Device
-from maya.estimate import fits
+
+TABLE = Path(__file__).parent / "likely_error.json"
 
 # Fewer iterations of a device say less of it than those of all devices.
 FEWEST = 20
@@ -43,6 +45,6 @@ def likely_error(device: Device, provenance: Mapping[str, float]) -> LikelyError
 @cache
 def table() -> list[dict[str, Any]]:
     """Entries: the device (empty: all of them), the host's share of time from and to, iterations, median, p90."""
-    text = (fits.HOME / "likely_error.json").read_text(encoding="utf-8")
+    text = TABLE.read_text(encoding="utf-8")
     entries: list[dict[str, Any]] = json.loads(text)["entries"]
     return entries

@@ -29,7 +29,7 @@ from maya.launch.environment import (
 )
 from maya.launch.imports import ALWAYS, heavy_imports, heavy_imports_of_module
 from maya.launch.layout import rank_path
-from maya.launch.paces import Paces
+from maya.launch.paces import ENOUGH, Pace, Paces
 from maya.launch.plan import EveryRank, Plan
 from maya.launch.representatives import Representatives
 from maya.launch.topology import read_topology
@@ -37,6 +37,7 @@ from maya.launch.types import Job, Known, Run
 from maya.launch.watch import Watch
 
 START_SECONDS = 600.0  # for the heavy imports, on a machine that is busy with other things
+PACE_SECONDS = 30.0  # for enough measurements of this machine's speed, likewise
 
 
 class ForkServer:
@@ -72,12 +73,8 @@ class ForkServer:
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         self._warm(job)
-        if self._paces.due(time.monotonic()):
-            self._measure_pace()
         run = self._run_wider(job, directory, started, known)
-        if run.status == "traced" and (self._paces.too_few or self._paces.due(time.monotonic())):
-            self._measure_pace()
-        return replace(run, pace_ns=self._paces.fastest_ns)
+        return replace(run, pace_ns=self._paces.latest(time.monotonic()).ns)
 
     def _run_wider(self, job: Job, directory: Path, started: float, known: Known) -> Run:
         """With more ranks, as long as the script fails for want of those that were left out."""
@@ -119,8 +116,10 @@ class ForkServer:
                 )  # fmt: skip
                 connection.send(self._request(job, directory, rank, core, port, config))
 
+            self._start_pace(job.world)
             crew = Crew(job.world, control, connection, plan, start, self.cores)
             run = Watch(job, crew, plan, directory).until_done(started)
+            self._read_pace(wait=run.status == "traced")
             if self._device_dropped:
                 run = run.with_note(self._needs_older_build())
         finally:
@@ -128,16 +127,33 @@ class ForkServer:
             control.close()
         return run
 
-    def _measure_pace(self) -> None:
-        """How fast this machine is now."""
-        result = Path(self._scratch.name) / "pace"
-        result.unlink(missing_ok=True)
+    def _start_pace(self, world: int) -> None:
+        """Has the machine's speed measured beside the ranks, on the cores that they run on."""
+        self._pace_file.unlink(missing_ok=True)
+        eager = self._paces.latest(time.monotonic()).iterations < ENOUGH
+        request = {"do": "pace", "name": "pace", "result": str(self._pace_file), "eager": eager}
+        self._connection_or_fail().send({**request, "cores": self.cores[:world]})
+
+    def _read_pace(self, wait: bool) -> None:
+        """`wait`: until it, with those before it, is enough."""
         connection = self._connection_or_fail()
-        connection.send({"do": "pace", "name": "pace", "core": self.cores[0], "result": str(result)})
-        while not any(answer.get("ended") == "pace" for answer in connection.answers(START_SECONDS)):
-            pass
-        if result.exists():
-            self._paces.add(time.monotonic(), int(result.read_text()))
+        known = self._paces.latest(time.monotonic()).iterations
+        deadline = time.monotonic() + PACE_SECONDS
+        pace = self._pace_so_far()
+        while wait and known + pace.iterations < ENOUGH and time.monotonic() < deadline:
+            for _ in connection.answers(0.01):
+                pass
+            if "pace" not in connection.living:
+                break
+            pace = self._pace_so_far()
+        self._paces.add(time.monotonic(), pace)
+
+    def _pace_so_far(self) -> Pace:
+        return Pace.read(self._pace_file.read_text()) if self._pace_file.exists() else Pace()
+
+    @property
+    def _pace_file(self) -> Path:
+        return Path(self._scratch.name) / "pace"
 
     @property
     def _device_dropped(self) -> bool:

@@ -3,56 +3,55 @@
 A small transformer trains on the CPU: the interpreter, PyTorch's dispatch, its autograd and an optimizer that loops
 over parameters, with tensors so small that their arithmetic counts for little. That is what a training script's host
 does, whatever the script; a script's own operators tell less, for each takes other ways through PyTorch in other
-scripts. Imported only by the process that measures.
+scripts. It trains in a process of its own beside the ranks, now and then, and each of its pieces counts as the least of
+it took: what disturbs the machine is kept out of the ranks' host time in the same way (trace/host.py), over the same
+time. Imported only by the process that measures.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-# A neighbour disturbs a shared machine for a second, now and then, and then everything takes up to twice as long. So
-# short spans are measured, with rests between, until the two fastest agree.
-SPAN_SECONDS, REST_SECONDS = 0.08, 0.1
-SPANS, MOST_SPANS = 4, 16
-AGREE = 1.03
-FEWEST = 8  # iterations of a span, however long they take
+from maya.launch.paces import ENOUGH, Pace
+
+SPAN_SECONDS = 0.05
+REST_SECONDS, LONG_REST_SECONDS = 0.03, 1.0  # until it has measured enough, and from then on
 WARM = 5  # the first ones allocate, and fill the interpreter's inline caches
 _HIDDEN, _HEADS, _SEQUENCES, _TOKENS, _VOCABULARY = 32, 4, 2, 4, 64
 
 
-def main(result: Path) -> int:
-    """Measures, and writes nanoseconds to `result`."""
+def main(result: Path, cores: list[int], eager: bool) -> int:
+    """Measures on `cores` in turn until it is killed, and keeps what it has found in `result`. `eager`: enough of it
+    soon."""
     torch.set_num_threads(1)
-    result.with_suffix(".partial").write_text(str(measure()))
-    result.with_suffix(".partial").rename(result)
+    iterate = training()
+    pace = Pace()
+    for core in itertools.cycle(cores):
+        os.sched_setaffinity(0, [core])
+        pace = pace.and_(span(iterate))
+        result.with_suffix(".partial").write_text(pace.written())
+        result.with_suffix(".partial").rename(result)
+        time.sleep(REST_SECONDS if eager and pace.iterations < ENOUGH else LONG_REST_SECONDS)
     return 0
 
 
-def measure() -> int:
-    """CPU time of an iteration, ns, in the span that neighbours disturbed least but one."""
-    iterate = training()
-    spans = [span(iterate)]
-    while len(spans) < SPANS or (len(spans) < MOST_SPANS and spans[1] > spans[0] * AGREE):
-        time.sleep(REST_SECONDS)
-        spans = sorted([*spans, span(iterate)])
-    return spans[1]
-
-
-def span(iterate: Callable[[], None], seconds: float = SPAN_SECONDS) -> int:
-    """CPU time of an iteration, ns: that which a tenth of the span's took at the most."""
-    times: list[int] = []
+def span(iterate: Callable[[], list[int]], seconds: float = SPAN_SECONDS) -> Pace:
+    """Of as many iterations as begin in that time."""
+    found: list[NDArray[np.int64]] = []
     end = time.monotonic() + seconds
-    while len(times) < FEWEST or time.monotonic() < end:
-        began = time.thread_time_ns()
-        iterate()
-        times.append(time.thread_time_ns() - began)
-    return sorted(times)[len(times) // 10]
+    while not found or time.monotonic() < end:
+        found.append(np.diff(iterate()))
+    return Pace(len(found), tuple(np.min(found, axis=0).tolist()))
 
 
 class _Block(nn.Module):
@@ -63,35 +62,54 @@ class _Block(nn.Module):
         self.up, self.down = nn.Linear(_HIDDEN, 4 * _HIDDEN), nn.Linear(4 * _HIDDEN, _HIDDEN)
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def attention(self, x: Tensor) -> Tensor:
         """[sequences, tokens, hidden], as `x`."""
         shape = (*x.shape[:2], 3, _HEADS, _HIDDEN // _HEADS)
         q, k, v = self.qkv(self.attention_norm(x)).view(shape).permute(2, 0, 3, 1, 4)
         weights = torch.softmax((q @ k.transpose(-1, -2)) / 8 + 0.1, -1)
         mixed = (self.dropout(weights) @ v).transpose(1, 2).reshape(x.shape)
-        x = x + self.dropout(self.out(mixed))
+        attended: Tensor = x + self.dropout(self.out(mixed))
+        return attended
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """[sequences, tokens, hidden], as `x`."""
         up = self.up(self.mlp_norm(x))
         gated: Tensor = self.dropout(self.down(up * torch.sigmoid(up)))
         return x + gated
 
 
-def training() -> Callable[[], None]:
-    """Takes one step of training at each call, the interpreter warm."""
+def training() -> Callable[[], list[int]]:
+    """Takes one step of training at each call, the interpreter warm; returns the thread's CPU time, ns, at the edges of
+    its pieces: each a half of a block's forward or backward pass, or a part's optimizer step."""
     embedding = nn.Embedding(_VOCABULARY, _HIDDEN)
-    blocks = nn.Sequential(_Block(), _Block())
-    optimizer = torch.optim.AdamW([*embedding.parameters(), *blocks.parameters()], foreach=False)
+    blocks = [_Block(), _Block()]
+    optimizers = [torch.optim.AdamW(part.parameters(), foreach=False) for part in (embedding, *blocks)]
     tokens = torch.arange(_SEQUENCES * _TOKENS).view(_SEQUENCES, _TOKENS)
 
-    def iterate() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        logits = blocks(embedding(tokens)).flatten(0, 1) @ embedding.weight.t()
-        torch.autograd.backward(functional.cross_entropy(logits, tokens.flatten()))
-        optimizer.step()
+    def iterate() -> list[int]:
+        edges = [time.thread_time_ns()]
+
+        def edge(_: Tensor | None = None) -> None:
+            edges.append(time.thread_time_ns())
+
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        x = embedding(tokens)
+        for block in blocks:
+            for half in (block.attention, block.mlp):
+                x.register_hook(edge)
+                edge()
+                x = half(x)
+        edge()
+        loss = functional.cross_entropy((x.flatten(0, 1) @ embedding.weight.t()), tokens.flatten())
+        edge()
+        torch.autograd.backward(loss)
+        for optimizer in optimizers:
+            edge()
+            optimizer.step()
+        edge()
+        return edges
 
     for _ in range(WARM):
         iterate()
     return iterate
-
-
-if __name__ == "__main__":
-    print(measure())

@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
+from dataclasses import dataclass
 
-EVERY_SECONDS = 30.0
-# The fastest of so long counts. What disturbs the machine slows a measurement down, by up to a half, but not the host
-# time of ranks: that is the least that like calls took, and repeats within a few percent (scripts/bench/repeat).
-WINDOW_SECONDS = 300.0
-FEWEST = 2  # a neighbour may be busy just at the first
+WINDOW_SECONDS = 300.0  # older ones never count
+ENOUGH = 200  # iterations: the least of so many is of a moment when nothing disturbed the machine, most often
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Of some iterations of `pace.py`, the least that each of their pieces took."""
+
+    iterations: int = 0
+    pieces_ns: tuple[int, ...] = ()
+
+    @property
+    def ns(self) -> int | None:
+        """CPU time of an iteration that nothing disturbs; None of none."""
+        return sum(self.pieces_ns) or None
+
+    def and_(self, other: Pace) -> Pace:
+        if not (self.iterations and other.iterations):
+            return self if self.iterations else other
+        least = (min(pair) for pair in zip(self.pieces_ns, other.pieces_ns, strict=True))
+        return Pace(self.iterations + other.iterations, tuple(least))
+
+    def written(self) -> str:
+        return json.dumps([self.iterations, self.pieces_ns])
+
+    @staticmethod
+    def read(text: str) -> Pace:
+        iterations, pieces_ns = json.loads(text)
+        return Pace(iterations, tuple(pieces_ns))
 
 
 class Paces:
-    """Times are `time.monotonic()`, in order."""
+    """What was measured beside one job after another. Times are `time.monotonic()`, in order."""
 
     def __init__(self) -> None:
-        self._measured: deque[tuple[float, int]] = deque()  # when, ns
+        self._measured: deque[tuple[float, Pace]] = deque()
 
-    def due(self, now: float) -> bool:
-        """Whether to measure before a job, and after it."""
-        return not self._measured or now - self._measured[-1][0] >= EVERY_SECONDS
+    def add(self, now: float, pace: Pace) -> None:
+        self._measured.append((now, pace))
 
-    @property
-    def too_few(self) -> bool:
-        """Whether to measure after a job, however short it was."""
-        return len(self._measured) < FEWEST
-
-    def add(self, now: float, pace_ns: int) -> None:
-        self._measured.append((now, pace_ns))
-        while now - self._measured[0][0] > WINDOW_SECONDS:
+    def latest(self, now: float) -> Pace:
+        """Of the last job, and of those before it as far as they are needed to make enough iterations."""
+        while self._measured and now - self._measured[0][0] > WINDOW_SECONDS:
             self._measured.popleft()
-
-    @property
-    def fastest_ns(self) -> int | None:
-        return min((pace for _, pace in self._measured), default=None)
+        found = Pace()
+        for _, pace in reversed(self._measured):
+            if found.iterations >= ENOUGH:
+                break
+            found = found.and_(pace)
+        return found

@@ -25,11 +25,11 @@ def main(request: dict[str, Any]) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if request["do"] == "store":
         return _serve_store(Path(request["port_file"]), request["world"])
-    os.sched_setaffinity(0, [request["core"]])
     if request["do"] == "pace":
         from maya.launch import pace
 
-        return pace.main(Path(request["result"]))
+        return pace.main(Path(request["result"]), request["cores"], request["eager"])
+    os.sched_setaffinity(0, [request["core"]])
     _redirect(request["stdout"], request["stderr"])
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])

@@ -90,7 +90,7 @@ class Run:
     repeated: bool = False  # with more ranks, because the script failed without them
     checked: int = 0  # of those launched, ranks that were only compared with what had been inferred of them
     topology: Topology | None = None  # of the world, when not every rank was started
-    pace_ns: int | None = None  # what maya/launch/pace.py measured on this machine shortly before
+    pace_ns: int | None = None  # what maya/launch/pace.py measured on this machine meanwhile
     # Ranks in `representative_of` that were not started, and whose calls theirs lie between.
     inferred: dict[int, Between] = field(default_factory=dict)
 

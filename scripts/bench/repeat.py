@@ -1,20 +1,18 @@
-"""Prints how well a job's host time repeats when it is recorded again and again, two jobs at a time on this machine: as
-recorded, and over the machine's speed as it was measured each time, which must not scatter more than that. Then how
-well that measurement of the speed repeats on the idle machine, against one span of 0.3 s."""
+"""Prints how well a job's host time repeats when it is recorded again and again, alone on this machine and two jobs at
+a time: as recorded, and over the machine's speed as it was measured each time; then how much longer two at a time took.
+"""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from maya.clusters import load
-from maya.launch import ForkServer, Job, pace
+from maya.launch import ForkServer, Job
 from maya.trace import collate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -27,8 +25,8 @@ COMMANDS = {
 GPUS = 4
 
 
-def record(name: str, times: int) -> list[tuple[float, float]]:
-    """(host ms of rank 0's iteration as recorded, speed of this machine) of each time."""
+def record(name: str, times: int) -> np.ndarray:
+    """[times, 2] Of rank 0's iteration: host ms as recorded, and over the speed of this machine."""
     script, *argv = COMMANDS[name].split()
     job = Job(str(EXAMPLES / script), tuple(argv), world=GPUS)
     found = []
@@ -42,8 +40,8 @@ def record(name: str, times: int) -> list[tuple[float, float]]:
             if trace.host_speed is None:
                 raise SystemExit("how fast this machine is was not measured")
             scaled_ms = trace.ranks[0].records["host_ns"].sum() / 1e6
-            found.append((scaled_ms / trace.host_speed, trace.host_speed))
-    return found
+            found.append((scaled_ms / trace.host_speed, scaled_ms))
+    return np.array(found)
 
 
 def scatter(values: np.ndarray) -> float:
@@ -51,36 +49,24 @@ def scatter(values: np.ndarray) -> float:
     return float(np.log(values).std(ddof=1))
 
 
-def speeds(times: int) -> tuple[list[int], list[int]]:
-    """ns of the measured step: in one span of 0.3 s, and as Maya measures it; in turn, a second apart."""
-    torch.set_num_threads(1)
-    once, spans = [], []
-    for _ in range(times):
-        once.append(pace.span(pace.training(), 0.3))
-        time.sleep(1)
-        spans.append(pace.measure())
-        time.sleep(1)
-    return once, spans
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=8)
     times = parser.parse_args().times
     with ProcessPoolExecutor(len(COMMANDS)) as pool:
-        for name, found in zip(COMMANDS, pool.map(record, COMMANDS, [times] * len(COMMANDS)), strict=True):
-            recorded, speed = np.array(found).T
-            alone, scaled = scatter(recorded), scatter(recorded * speed)
+        alone = {name: pool.submit(record, name, times).result() for name in COMMANDS}
+        together = dict(zip(COMMANDS, pool.map(record, COMMANDS, [times] * len(COMMANDS)), strict=True))
+    for name in COMMANDS:
+        for how, found in (("alone", alone[name]), ("two at a time", together[name])):
+            recorded, scaled = found.T
             print(
-                f"{name:10s} {times} times: host {np.median(recorded):7.2f} ms, scatter {alone:5.1%}"
-                f"   over the speed {scaled:5.1%}   speed {speed.min():.2f} to {speed.max():.2f}"
-                f"   ratio {scaled / alone:.2f}"
+                f"{name:8s} {how:13s} {times} times: host {np.median(recorded):7.2f} ms, scatter "
+                f"{scatter(recorded):5.1%}   over the speed {np.median(scaled):7.2f} ms, {scatter(scaled):5.1%}"
             )
-    once, spans = (max(measured) / min(measured) for measured in speeds(2 * times))
-    print(
-        f"speed      {2 * times} times: slowest over fastest {once:.2f} of one span, {spans:.2f} as measured"
-        f"   ratio {spans / once:.2f}"
-    )
+        recorded, scaled = np.median(together[name], axis=0) / np.median(alone[name], axis=0)
+        print(
+            f"{name:8s} ratio of two at a time to alone: {recorded:.2f} as recorded, {scaled:.2f} over the speed"
+        )
 
 
 if __name__ == "__main__":

@@ -3,40 +3,44 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maya.launch.paces import EVERY_SECONDS, WINDOW_SECONDS, Paces
+from maya.launch.paces import ENOUGH, WINDOW_SECONDS, Pace, Paces
+
+PACES = st.builds(Pace, st.integers(1, 2 * ENOUGH), st.tuples(st.integers(1, 10**9), st.integers(1, 10**9)))
 
 
-def paces(*measured: tuple[float, int]) -> Paces:
+def latest(*measured: tuple[float, Pace]) -> Pace:
     made = Paces()
-    for when, pace_ns in measured:
-        made.add(when, pace_ns)
-    return made
+    for when, pace in measured:
+        made.add(when, pace)
+    return made.latest(measured[-1][0] if measured else 0.0)
 
 
-def test_nothing_measured_is_nothing_known():
-    assert paces().fastest_ns is None and paces().due(0.0) and paces().too_few
+def test_nothing_measured_is_nothing_known() -> None:
+    assert latest().ns is None and latest((0.0, Pace())).ns is None
 
 
-def test_a_disturbed_measurement_does_not_count():
-    assert paces((0.0, 2000), (40.0, 3900), (80.0, 2050)).fastest_ns == 2000
+def test_a_piece_that_was_disturbed_counts_as_it_was_when_it_was_not() -> None:
+    assert Pace(10, (100, 390)).and_(Pace(10, (210, 200))) == Pace(20, (100, 200))
 
 
-def test_a_machine_that_stays_slower_is_known_to_be_after_the_window():
-    assert paces((0.0, 2000), (WINDOW_SECONDS, 4000)).fastest_ns == 2000
-    assert paces((0.0, 2000), (WINDOW_SECONDS + 1, 4000)).fastest_ns == 4000
+def test_of_a_long_job_nothing_before_it_counts() -> None:
+    assert latest((0.0, Pace(ENOUGH, (100,))), (40.0, Pace(ENOUGH, (200,)))).ns == 200
 
 
-def test_it_is_measured_twice_at_first_and_seldom_then():
-    one, two = paces((0.0, 2000)), paces((0.0, 2000), (1.0, 2000))
-    assert one.too_few and not two.too_few
-    assert not two.due(EVERY_SECONDS) and two.due(1.0 + EVERY_SECONDS)
+def test_short_jobs_are_measured_together_with_those_before_them() -> None:
+    assert latest((0.0, Pace(ENOUGH, (100,))), (4.0, Pace(ENOUGH // 2, (200,)))).ns == 100
 
 
-@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 10**9)), min_size=1))
-def test_the_fastest_is_one_of_those_within_the_window(steps):
-    now, measured, made = 0.0, [], Paces()
-    for after, pace_ns in steps:
-        now += after
-        measured.append((now, pace_ns))
-        made.add(now, pace_ns)
-    assert made.fastest_ns == min(pace for when, pace in measured if now - when <= WINDOW_SECONDS)
+def test_what_was_measured_long_ago_does_not_count() -> None:
+    assert latest((0.0, Pace(ENOUGH, (100,))), (WINDOW_SECONDS + 1, Pace(1, (200,)))).ns == 200
+
+
+@given(PACES, PACES, PACES)
+def test_the_order_of_measurements_does_not_matter(one: Pace, two: Pace, three: Pace) -> None:
+    assert one.and_(two).and_(three) == three.and_(one.and_(two))
+    assert one.and_(Pace()) == Pace().and_(one) == one
+
+
+@given(PACES)
+def test_a_pace_is_read_as_it_was_written(pace: Pace) -> None:
+    assert Pace.read(pace.written()) == pace

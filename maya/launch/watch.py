@@ -33,9 +33,11 @@ SHORT = (
 )
 MERGED_AGAIN_AT = 2  # optimizer steps
 # An interpreter's first iterations are slower than those of a job that runs for days, and few calls tell little of
-# what each costs undisturbed: short iterations are repeated, up to so many steps or for so long.
+# what each costs undisturbed: short iterations are repeated, up to so many steps, for so long or until a rank has made
+# so many device calls after its first iteration.
 WARM_STEPS = 9
-WARM_SECONDS = 1.0
+WARM_SECONDS, MOST_WARM_SECONDS = 1.0, 10.0
+WARM_CALLS = 30_000
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 
 
@@ -76,7 +78,7 @@ class Watch:
         self.batches = plan.batches()
         self.planned = False  # every rank has its representative
         self.first_iteration_tells = False
-        self.warm_at: float | None = None  # time.monotonic(); from the first step on
+        self.stepped_at: float | None = None  # time.monotonic(), of the first step
         self.rested_at = (0, time.monotonic())  # steps, and when
 
     def until_done(self, started: float) -> Run:
@@ -159,7 +161,7 @@ class Watch:
     def _at_step(self) -> Run | None:
         """Every running rank waits at the same optimizer step."""
         steps = self.control.step_limit
-        self.warm_at = self.warm_at or time.monotonic() + WARM_SECONDS
+        self.stepped_at = self.stepped_at or time.monotonic()
         if steps == MERGED_AGAIN_AT and self.plan.merges:
             self._merge_again()
         hashes = [self.control.segment_hashes(rank) for rank in sorted(self.crew.running)]
@@ -171,7 +173,7 @@ class Watch:
             note = f"an iteration makes {calls:,} device calls: the second is taken as steady without a third"
             return self._traced((1, 2), 1, f"{note}; --iterations 2 runs that")
         period = 1 if steps == 2 and self._second_tells() else steady_period(hashes, max(self.wanted, 2))
-        if period is not None and (steps + period > WARM_STEPS or time.monotonic() >= self.warm_at):
+        if period is not None and (steps + period > WARM_STEPS or self._warm(steps)):
             return self._traced((steps - period * repetitions(hashes, period), steps), period)
         if steps >= LAST_STEP:
             note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
@@ -180,13 +182,27 @@ class Watch:
         self.rested_at = (steps, time.monotonic())
         return None
 
+    def _warm(self, steps: int) -> bool:
+        assert self.stepped_at is not None
+        passed = time.monotonic() - self.stepped_at
+        enough = passed >= WARM_SECONDS and steps >= self._steps_of_enough_calls()
+        return enough or passed >= MOST_WARM_SECONDS
+
     def _steps_on(self, steps: int, period: int) -> int:
         """Optimizer steps to run without a rest, after which caches are cold."""
         before, since = self.rested_at
         now = time.monotonic()
-        assert self.warm_at is not None
-        last = steps + int((self.warm_at - now) * (steps - before) / (now - since))
-        return whole_iterations(min(last, WARM_STEPS) - steps, period)
+        a_step = (now - since) / (steps - before)
+        assert self.stepped_at is not None
+        least, most = (
+            int((self.stepped_at + seconds - now) / a_step) for seconds in (WARM_SECONDS, MOST_WARM_SECONDS)
+        )
+        on = max(least, min(self._steps_of_enough_calls() - steps, most))
+        return whole_iterations(min(on, WARM_STEPS - steps), period)
+
+    def _steps_of_enough_calls(self) -> int:
+        calls = max(self._observed(rank).calls for rank in self.crew.running)
+        return 1 + -(-WARM_CALLS // max(calls, 1))
 
     def _stages_in_line(self) -> bool:
         """Whether what was inferred of stages that did not run holds for the iteration that has just ended."""

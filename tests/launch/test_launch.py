@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from maya.launch import ForkServer, Job, Run
+from maya.launch import ForkServer, Job, Run, watch
 from maya.launch.layout import RecordKind, rank_path
 from maya.launch.watch import LONG_ITERATION, WARM_STEPS
 from maya.trace import collate
@@ -39,15 +39,26 @@ def test_endless_data_parallel_training_ends_by_itself_as_one_class(launch: Laun
     assert 2 <= run.steady[1] - run.steady[0] < WARM_STEPS
 
 
-def test_the_machine_is_measured_before_the_ranks_run(launch: Launch) -> None:
+def test_the_machine_is_measured_beside_the_ranks(launch: Launch) -> None:
     run = launch(TRAINING)
     assert run.pace_ns is not None
     assert 1e5 < run.pace_ns < 1e9  # a training step of some hundred operators
 
 
-def test_iterations_of_a_second_are_not_repeated_to_warm(launch: Launch) -> None:
-    pause = "import time\n"
-    run = launch(pause + TRAINING.replace("optimizer.step()", "optimizer.step(); time.sleep(0.6)"))
+PAUSING = "import time\n" + TRAINING.replace("optimizer.step()", "optimizer.step(); time.sleep(0.6)")
+
+
+def test_iterations_of_a_second_are_repeated_until_their_calls_are_enough(launch: Launch) -> None:
+    run = launch(PAUSING)
+    assert run.status == "traced", run.traceback
+    assert 2 < run.steady[1] - run.steady[0] < WARM_STEPS
+
+
+def test_iterations_that_are_long_are_not_repeated_to_warm(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "MOST_WARM_SECONDS", 0.5)
+    run = launch(PAUSING)
     assert run.status == "traced", run.traceback
     assert run.steady[1] - run.steady[0] == 2
 

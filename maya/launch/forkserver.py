@@ -29,7 +29,7 @@ from maya.launch.environment import (
 )
 from maya.launch.imports import ALWAYS, heavy_imports, heavy_imports_of_module
 from maya.launch.layout import rank_path
-from maya.launch.paces import ENOUGH, Pace, Paces
+from maya.launch.paces import ENOUGH, Pace, beside, recent
 from maya.launch.plan import EveryRank, Plan
 from maya.launch.representatives import Representatives
 from maya.launch.topology import read_topology
@@ -55,7 +55,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._warmed_for: tuple[str, ...] = ()
-        self._paces = Paces()
+        self._paces: list[Pace] = []  # measured beside the jobs so far
 
     def __enter__(self) -> ForkServer:
         return self
@@ -73,8 +73,7 @@ class ForkServer:
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         self._warm(job)
-        run = self._run_wider(job, directory, started, known)
-        return replace(run, pace_ns=self._paces.latest(time.monotonic()).ns)
+        return self._run_wider(job, directory, started, known)
 
     def _run_wider(self, job: Job, directory: Path, started: float, known: Known) -> Run:
         """With more ranks, as long as the script fails for want of those that were left out."""
@@ -117,9 +116,10 @@ class ForkServer:
                 connection.send(self._request(job, directory, rank, core, port, config))
 
             self._start_pace(job.world)
-            crew = Crew(job.world, control, connection, plan, start, self.cores)
-            run = Watch(job, crew, plan, directory).until_done(started)
-            self._read_pace(wait=run.status == "traced")
+            watch = Watch(job, Crew(job.world, control, connection, plan, start, self.cores), plan, directory)
+            run = watch.until_done(started)
+            if run.status == "traced":
+                run = replace(run, pace_ns=self._pace_since(watch.stepped_at or watch.began_at))
             if self._device_dropped:
                 run = run.with_note(self._needs_older_build())
         finally:
@@ -130,26 +130,24 @@ class ForkServer:
     def _start_pace(self, world: int) -> None:
         """Has the machine's speed measured beside the ranks, on the cores that they run on."""
         self._pace_file.unlink(missing_ok=True)
-        eager = self._paces.latest(time.monotonic()).iterations < ENOUGH
-        request = {"do": "pace", "name": "pace", "result": str(self._pace_file), "eager": eager}
-        self._connection_or_fail().send({**request, "cores": self.cores[:world]})
+        request = {"do": "pace", "name": "pace", "result": str(self._pace_file), "cores": self.cores[:world]}
+        self._connection_or_fail().send(request)
 
-    def _read_pace(self, wait: bool) -> None:
-        """`wait`: until it, with those before it, is enough."""
+    def _pace_since(self, moment: float) -> int | None:
+        """How fast this machine has been, waiting until enough of it is known; None where it cannot be measured."""
         connection = self._connection_or_fail()
-        known = self._paces.latest(time.monotonic()).iterations
         deadline = time.monotonic() + PACE_SECONDS
-        pace = self._pace_so_far()
-        while wait and known + pace.iterations < ENOUGH and time.monotonic() < deadline:
+        before = recent(self._paces, time.monotonic())
+        while True:
+            self._paces = before + (
+                Pace.read(self._pace_file.read_text()) if self._pace_file.exists() else []
+            )
+            pace = beside(self._paces, moment)
+            enough = pace is not None and pace.iterations >= ENOUGH
+            if enough or time.monotonic() > deadline or "pace" not in connection.living:
+                return pace and pace.ns
             for _ in connection.answers(0.01):
                 pass
-            if "pace" not in connection.living:
-                break
-            pace = self._pace_so_far()
-        self._paces.add(time.monotonic(), pace)
-
-    def _pace_so_far(self) -> Pace:
-        return Pace.read(self._pace_file.read_text()) if self._pace_file.exists() else Pace()
 
     @property
     def _pace_file(self) -> Path:

@@ -22,26 +22,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from maya.launch.paces import ENOUGH, Pace
+from maya.launch.paces import Pace
 
-SPAN_SECONDS = 0.05
-REST_SECONDS, LONG_REST_SECONDS = 0.03, 1.0  # until it has measured enough, and from then on
+SPAN_SECONDS = 0.03
+REST_SECONDS, MOST_REST_SECONDS = 0.1, 1.0
+LONGER = 0.02  # a rest, with each second
 WARM = 5  # the first ones allocate, and fill the interpreter's inline caches
 _HIDDEN, _HEADS, _SEQUENCES, _TOKENS, _VOCABULARY = 32, 4, 2, 4, 64
 
 
-def main(result: Path, cores: list[int], eager: bool) -> int:
-    """Measures on `cores` in turn until it is killed, and keeps what it has found in `result`. `eager`: enough of it
-    soon."""
+def main(result: Path, cores: list[int]) -> int:
+    """Measures on `cores` in turn until it is killed, and adds a line to `result` for each span; often at first, since
+    the job may be short."""
     torch.set_num_threads(1)
+    began = time.monotonic()
     iterate = training()
-    pace = Pace()
-    for core in itertools.cycle(cores):
-        os.sched_setaffinity(0, [core])
-        pace = pace.and_(span(iterate))
-        result.with_suffix(".partial").write_text(pace.written())
-        result.with_suffix(".partial").rename(result)
-        time.sleep(REST_SECONDS if eager and pace.iterations < ENOUGH else LONG_REST_SECONDS)
+    with result.open("a") as lines:
+        for core in itertools.cycle(cores):
+            os.sched_setaffinity(0, [core])
+            pace = span(iterate)
+            lines.write(pace.written() + "\n")
+            lines.flush()
+            time.sleep(min(REST_SECONDS + LONGER * (pace.at - began), MOST_REST_SECONDS))
     return 0
 
 
@@ -51,7 +53,7 @@ def span(iterate: Callable[[], list[int]], seconds: float = SPAN_SECONDS) -> Pac
     end = time.monotonic() + seconds
     while not found or time.monotonic() < end:
         found.append(np.diff(iterate()))
-    return Pace(len(found), tuple(np.min(found, axis=0).tolist()))
+    return Pace(time.monotonic(), len(found), tuple(np.min(found, axis=0).tolist()))
 
 
 class _Block(nn.Module):

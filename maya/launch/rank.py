@@ -28,7 +28,7 @@ def main(request: dict[str, Any]) -> int:
     if request["do"] == "pace":
         from maya.launch import pace
 
-        return pace.main(Path(request["result"]), request["cores"], request["eager"])
+        return pace.main(Path(request["result"]), request["cores"])
     os.sched_setaffinity(0, [request["core"]])
     _redirect(request["stdout"], request["stderr"])
     os.environ.update(request["environment"])

@@ -123,7 +123,7 @@ def _cluster(row: Row) -> Cluster:
     for key, fabric in FABRICS.items():
         if key in row.source:
             node = node.model_copy(update=fabric)
-    for key, (since, share) in FASTER_SINCE.items():
+    for key, (since, share) in REACHED_SINCE.items():
         if key in row.source and date_of(row) >= since:
             node = reaching(node, share)
     return cluster.model_copy(
@@ -233,4 +233,4 @@ FABRICS: dict[str, dict[str, Any]] = {
 
 # The share of its NICs' rate that a network reached from a day on: the 5.07 GB/s of Jean Zay's A100s were measured
 # before 2022-02-25, and no figure is stated of later. Fitted on the fit share's rows since (scripts/fit/network).
-FASTER_SINCE = {"bigscience_bloom": ("02-25", 0.17)}
+REACHED_SINCE = {"bigscience_bloom": ("02-25", 0.17)}

@@ -119,7 +119,7 @@ class ForkServer:
             watch = Watch(job, Crew(job.world, control, connection, plan, start, self.cores), plan, directory)
             run = watch.until_done(started)
             if run.status == "traced":
-                run = replace(run, pace_ns=self._pace_since(watch.stepped_at or watch.began_at))
+                run = replace(run, pace_ns=self._pace_since(watch.began_at))
             if self._device_dropped:
                 run = run.with_note(self._needs_older_build())
         finally:
@@ -145,7 +145,7 @@ class ForkServer:
             pace = beside(self._paces, moment)
             enough = pace is not None and pace.iterations >= ENOUGH
             if enough or time.monotonic() > deadline or "pace" not in connection.living:
-                return pace and pace.ns
+                return None if pace is None else pace.ns
             for _ in connection.answers(0.01):
                 pass
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 WINDOW_SECONDS = 300.0  # older ones never count
-# Iterations, of some time before where the recorded iterations are short. Of longer ones those beside them alone count:
-# what slows the machine down for as long slows all calls of the ranks down, and only a measurement of that time tells.
-ENOUGH = 50
+# Iterations, of some time before where a job is short. Of a longer one its own alone count: what slows the machine down
+# for as long as a job slows all calls of its ranks down, and only a measurement of that time tells.
+ENOUGH = 100
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ def test_a_piece_that_was_disturbed_counts_as_it_was_when_it_was_not() -> None:
     assert Pace(1.0, 10, (100, 390)).and_(Pace(2.0, 10, (210, 200))) == Pace(2.0, 20, (100, 200))
 
 
-def test_nothing_before_the_recorded_iterations_counts() -> None:
+def test_of_a_long_job_nothing_before_it_counts() -> None:
     found = beside([taking(1.0, 100), taking(40.0, 200), taking(41.0, 220)], since=39.0)
     assert found is not None and found.ns == 200
 
 
-def test_short_iterations_are_measured_together_with_the_time_before_them() -> None:
+def test_short_jobs_are_measured_together_with_the_time_before_them() -> None:
     few = ENOUGH // 2
     found = beside([taking(1.0, 90), taking(2.0, 100), taking(4.0, 200, few)], since=3.0)
     assert found is not None and found.ns == 100

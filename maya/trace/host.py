@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 # Other processes of this machine only ever add to a call's time: caches gone cold, a core shared, its other thread
 # busy. The least of many like calls is what they cost alone; of the same job recorded again and again it varies half as
-# much as their lowest tenth. The least of few lies above it, as far as that of as few of many does.
+# much as their lowest tenth. The least of few lies above it, as far as that of as few of many does; that of more below
+# it, so of those it is what the least of _MANY of them is expected to be.
 _MANY = 256
 _EACH = 8  # calls for each of those few, at the least, to tell how far
 _ENOUGH = 8  # calls alike; of fewer, each keeps its own time, less what disturbs a call alone
@@ -48,7 +49,9 @@ class UndisturbedTimes:
         kinds, first, count = np.unique(alike[order], return_index=True, return_counts=True)
         ascending = host_ns[order]
         above = _least_of_fewer(ascending, first, count)
-        least = ascending[first] / np.interp(np.log(count), np.log(_FEWER), above)
+        least = ascending[first + (count - 1) // (_MANY + 1)] / np.interp(
+            np.log(count), np.log(_FEWER), above
+        )
         return UndisturbedTimes(kinds, least.astype(np.int64), count >= _ENOUGH, float(above[0]))
 
     def applied(self, alike: NDArray[np.int64], host_ns: NDArray[np.int64]) -> NDArray[np.int64]:

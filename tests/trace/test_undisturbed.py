@@ -1,6 +1,7 @@
 """The time of a call is what like calls take when nothing disturbs the host."""
 
 import numpy as np
+import pytest
 
 from maya.trace.host import UndisturbedTimes, calls_alike
 
@@ -54,6 +55,13 @@ def test_the_least_of_few_lies_above_the_least_of_many():
     times = alone(np.array([0, *seldom, *([40] * 9)]), operation)
     assert set(times[2:901]) == {10}
     assert set(times[903:]) == {20}
+
+
+def test_recording_for_longer_does_not_make_a_call_cheaper():
+    distribution = np.random.default_rng(7).gamma(4.0, 100.0, 256 * 64)
+    told = [alone(distribution[:count], np.zeros(count, np.int64))[-1] for count in (256 * 8, 256 * 64)]
+    assert told[1] == pytest.approx(told[0], rel=0.1)
+    assert distribution.min() < 0.8 * told[1]
 
 
 def test_kinds_of_which_there_are_not_many_tell_it_as_far_as_they_go():

@@ -60,6 +60,12 @@ class Crew:
         return [rank for rank in self.running if self.control.state(rank) is not RankState.PAUSED]
 
     @property
+    def pids(self) -> dict[int, int]:
+        """Of the running ranks whose processes live, by rank."""
+        living = self.connection.living
+        return {rank: living[name] for rank in self.running if (name := f"rank {rank}") in living}
+
+    @property
     def all_paused(self) -> bool:
         """Every rank that was asked for waits at the step limit."""
         return not self._queue and all(
@@ -76,10 +82,7 @@ class Crew:
         self.running -= set(ended)
         self.finished -= set(ended)
         self.connection.kill([f"rank {rank}" for rank in ended])
-        living = self.connection.living
-        self._placement.spread(
-            {rank: living[name] for rank in self.running if (name := f"rank {rank}") in living}
-        )
+        self._placement.spread(self.pids)
 
     def merge(self, representative_of: Iterable[int]) -> None:
         """Ends all but the ranks that stand for others; who ended before has its new representative's answers."""

@@ -115,11 +115,11 @@ class ForkServer:
                 )  # fmt: skip
                 connection.send(self._request(job, directory, rank, core, port, config))
 
+            began = time.monotonic()
             self._start_pace(job.world)
-            watch = Watch(job, Crew(job.world, control, connection, plan, start, self.cores), plan, directory)
-            run = watch.until_done(started)
-            if run.status == "traced":
-                run = replace(run, pace_ns=self._pace_since(watch.began_at))
+            crew = Crew(job.world, control, connection, plan, start, self.cores)
+            run = Watch(job, crew, plan, directory).until_done(started)
+            run = replace(run, pace_ns=self._pace_since(began, wait=run.status == "traced"))
             if self._device_dropped:
                 run = run.with_note(self._needs_older_build())
         finally:
@@ -133,8 +133,8 @@ class ForkServer:
         request = {"do": "pace", "name": "pace", "result": str(self._pace_file), "cores": self.cores[:world]}
         self._connection_or_fail().send(request)
 
-    def _pace_since(self, moment: float) -> int | None:
-        """How fast this machine has been, waiting until enough of it is known; None where it cannot be measured."""
+    def _pace_since(self, moment: float, wait: bool) -> int | None:
+        """How fast this machine has been; None where nothing is known. `wait`: until enough is."""
         connection = self._connection_or_fail()
         deadline = time.monotonic() + PACE_SECONDS
         before = recent(self._paces, time.monotonic())
@@ -144,7 +144,7 @@ class ForkServer:
             )
             pace = beside(self._paces, moment)
             enough = pace is not None and pace.iterations >= ENOUGH
-            if enough or time.monotonic() > deadline or "pace" not in connection.living:
+            if not wait or enough or time.monotonic() > deadline or "pace" not in connection.living:
                 return None if pace is None else pace.ns
             for _ in connection.answers(0.01):
                 pass

@@ -4,8 +4,8 @@ A small transformer trains on the CPU: the interpreter, PyTorch's dispatch, its 
 over parameters, with tensors so small that their arithmetic counts for little. That is what a training script's host
 does, whatever the script; a script's own operators tell less, for each takes other ways through PyTorch in other
 scripts. It trains in a process of its own beside the ranks, now and then, and each of its pieces counts as the least of
-it took: what disturbs the machine is kept out of the ranks' host time in the same way (trace/host.py).
-Imported only by the process that measures.
+it took: what disturbs the machine is kept out of the ranks' host time in the same way (trace/host.py). Imported only by
+the process that measures.
 """
 
 from __future__ import annotations

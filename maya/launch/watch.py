@@ -73,14 +73,13 @@ class Watch:
         self.directory = directory
         self.wanted = job.iterations or STEADY_ITERATIONS
         self.output = Output(directory)
+        self.progress = _Progress(self._activity, since=time.monotonic())
         self.control.step_limit = 1
         self.batches = plan.batches()
         self.planned = False  # every rank has its representative
         self.first_iteration_tells = False
-        self.began_at = time.monotonic()
-        self.progress = _Progress(self._activity, since=self.began_at)
-        self.stepped_at: float | None = None  # of the first step
-        self.rested_at = (0, self.began_at)  # steps, and when
+        self.stepped_at: float | None = None  # time.monotonic(), of the first step
+        self.rested_at = (0, time.monotonic())  # steps, and when
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()
@@ -340,9 +339,7 @@ class Watch:
         places = tuple((self.control.steps(rank), self.control.wait_site(rank)) for rank in ranks)
         if all(state in (RankState.WAITING, RankState.PAUSED) for state in states):
             return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
-        ticks = sum(
-            cpu_ticks(pid) for name, pid in self.connection.living.items() if name.startswith("rank ")
-        )
+        ticks = sum(map(cpu_ticks, self.crew.pids.values()))
         return (*states, *places, ticks // 10)
 
 

@@ -49,7 +49,7 @@ class UndisturbedTimes:
         kinds, first, count = np.unique(alike[order], return_index=True, return_counts=True)
         ascending = host_ns[order]
         above = _least_of_fewer(ascending, first, count)
-        least = ascending[first + (count - 1) // (_MANY + 1)] / np.interp(
+        least = _expected_least(ascending, first, count, _MANY) / np.interp(
             np.log(count), np.log(_FEWER), above
         )
         return UndisturbedTimes(kinds, least.astype(np.int64), count >= _ENOUGH, float(above[0]))
@@ -70,15 +70,22 @@ def _least_of_fewer(
     """[_FEWER] How far the least of so few calls lies above the least of _MANY, as the kinds of which there are enough
     tell it for each doubling; 1 where none does.
 
-    `ascending` [records] holds the times of one kind after another, each from `first` on, `count` long. The least of n
-    is expected where one of n + 1 lies below.
+    `ascending` [records] holds the times of one kind after another, each from `first` on, `count` long.
     """
     above = np.ones(len(_FEWER))
     for at in reversed(range(len(_FEWER) - 1)):
         fewer = int(_FEWER[at])
         enough = count >= min(_EACH * fewer, _MANY)
         least, least_of_twice = (
-            (ascending[first + (count - 1) // (of + 1)] * count)[enough].sum() for of in (fewer, 2 * fewer)
+            (_expected_least(ascending, first, count, of) * count)[enough].sum() for of in (fewer, 2 * fewer)
         )
         above[at] = above[at + 1] * (least / least_of_twice if least_of_twice else 1.0)
     return above
+
+
+def _expected_least(
+    ascending: NDArray[np.int64], first: NDArray[np.int64], count: NDArray[np.int64], of: int
+) -> NDArray[np.int64]:
+    """[kinds] The least that is expected of `of` of each kind's times: where one of `of` + 1 lies below."""
+    least: NDArray[np.int64] = ascending[first + (count - 1) // (of + 1)]
+    return least

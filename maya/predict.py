@@ -15,6 +15,7 @@ from maya import __version__
 from maya.cache import Recorded, TraceCache
 from maya.clusters.types import Cluster
 from maya.estimate import UNIFORM, Estimator, Reuse
+from maya.estimate.host import undisturbed
 from maya.estimate.likely import likely_error
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
@@ -146,6 +147,7 @@ def judge_trace(
     """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before."""
     started = time.perf_counter()
     cluster = what_if.cluster(cluster)
+    trace, host_notes = undisturbed(trace)
     trace = what_if.trace(place(trace, cluster))
     estimates = Estimator(cluster, reuse).estimate(trace.operations)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
@@ -164,7 +166,14 @@ def judge_trace(
         unsupported=tuple(incomplete),
         message=_what_is_missing(trace, estimates) if incomplete else "",
         likely_error=likely_error(cluster.device, prediction.provenance),
-        notes=(*what_if.notes, *trace.notes, *estimates.notes, *network.notes, *prediction.notes),
+        notes=(
+            *what_if.notes,
+            *trace.notes,
+            *host_notes,
+            *estimates.notes,
+            *network.notes,
+            *prediction.notes,
+        ),
         stages_s={
             **(seconds or {}),
             "estimate": estimated - started,

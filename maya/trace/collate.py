@@ -16,7 +16,7 @@ from maya.trace.classes import as_rank, lanes_of, refine
 from maya.trace.communicators import Announced, Instance, announced_by_all, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank
 from maya.trace.host import UndisturbedTimes
-from maya.trace.host_speed import host_speed, on_reference
+from maya.trace.host_speed import host_software, host_speed, on_reference
 from maya.trace.inferred import inferred_ranks
 from maya.trace.iteration import Calls, Cut, device_calls, iterations_per_cycle, samples, steady_iteration
 from maya.trace.operations import OperationTable
@@ -28,10 +28,6 @@ from maya.trace.types import (
     JobTrace,
     RankTrace,
     RecordKind,
-)
-
-_UNKNOWN_SPEED = (
-    "how fast this machine is was not measured: host time is as recorded, not scaled to the cluster's hosts"
 )
 
 
@@ -51,8 +47,6 @@ def collate(run: Run) -> JobTrace:
     instances = join_instances(announced, run.world)
     calls = [device_calls(raw) for raw in traced]
     speed = host_speed(run.pace_ns)
-    if speed is None:
-        notes.append(_UNKNOWN_SPEED)
     for each in calls:
         each.raw.records["host_ns"] = on_reference(each.raw.records, speed or 1.0)
     undisturbed = UndisturbedTimes.of([samples(each, run) for each in calls])
@@ -87,6 +81,7 @@ def collate(run: Run) -> JobTrace:
         unsupported=tuple(dict.fromkeys(name for raw in raws for name in raw.unsupported)),
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
         host_speed=speed,
+        software=host_software(),
         notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
 

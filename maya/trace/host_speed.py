@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 from numpy.typing import NDArray
+
+from maya.launch.environment import installed_torch
 
 # What maya/launch/pace.py measures on the reference host, which is thereby defined, with Python 3.11 and PyTorch 2.11.
 # Cores of an AMD EPYC 9005 shared with others came to 0.75 to 0.92 of its speed.
@@ -15,6 +19,16 @@ OBSERVING_NS = 350
 def host_speed(pace_ns: int | None) -> float | None:
     """Of the machine that was measured to need `pace_ns`, over the reference's; None where it was not measured."""
     return None if pace_ns is None else REFERENCE_PACE_NS / pace_ns
+
+
+def host_software() -> str:
+    """What this machine's host runs: that of its ranks."""
+    torch = installed_torch()
+    python, pytorch = (
+        ".".join(version.split(".")[:2])
+        for version in (platform.python_version(), torch.version if torch else "none")
+    )
+    return f"{platform.python_implementation()} {python}, PyTorch {pytorch}"
 
 
 def on_reference(records: NDArray[np.void], speed: float) -> NDArray[np.uint64]:

@@ -76,6 +76,7 @@ def _job(trace: JobTrace) -> dict[str, Any]:
         "launched": trace.launched,
         "checked": trace.checked,
         "host_speed": trace.host_speed,
+        "software": trace.software,
         "iterations_recorded": trace.iterations_recorded,
         "iterations_per_cycle": trace.iterations_per_cycle,
         "ranks": [
@@ -117,6 +118,7 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
         launched=job["launched"],
         checked=job["checked"],
         host_speed=job["host_speed"],
+        software=job.get("software", ""),
         operations=tuple(_operation(members) for members in job["operations"]),
         communicators=tuple(_communicator(members) for members in job["communicators"]),
         iterations_recorded=job["iterations_recorded"],

@@ -179,4 +179,5 @@ class JobTrace:
     # Of the machine that recorded, over the reference, whose `host_ns` then are (trace/host_speed.py); None: not known,
     # and they are that machine's.
     host_speed: float | None = None
+    software: str = ""  # what the host ran: "CPython 3.11, PyTorch 2.11"; empty: not known
     notes: tuple[str, ...] = field(default_factory=tuple)

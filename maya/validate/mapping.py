@@ -13,7 +13,7 @@ from maya.clusters import load
 from maya.clusters.types import Cluster, Device, Link, Node
 from maya.simulate.whatif import WhatIf
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
-from maya.validate.megatron import image, megatron_arguments, megatron_environment
+from maya.validate.megatron import IN_PARTS, host_software, megatron_arguments, megatron_environment
 from maya.validate.rows import Row
 
 MEGATRON = "megatron/pretrain_gpt.py"
@@ -136,11 +136,11 @@ def _cluster(row: Row) -> Cluster:
 
 
 def _host_speed(row: Row, cluster: Cluster) -> float:
-    here = cluster.device.key, image(row)
+    here = cluster.device.key, host_software(row)
     speeds = (
         speed for (key, *there), speed in HOST_SPEEDS.items() if key in row.source and (*there,) == here
     )
-    return next(speeds, cluster.host_speed)
+    return next(speeds, cluster.host_speed * (PARTS if here[1].endswith(IN_PARTS) else 1.0))
 
 
 def reaching(node: Node, share: float) -> Node:
@@ -174,12 +174,20 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 
 
 # Of the measured hosts over the reference host, and of their software over PyTorch 2.11 with torch.compile where it is
-# older, by source, device and image: fitted on the fit share (scripts/fit/host).
+# older, by source, device and the host's software: fitted on the fit share where it has three rows (scripts/fit/host).
 HOST_SPEEDS = {
     ("vtrain", "a100_sxm", ""): 0.42,  # Megatron-DeepSpeed of 2021 with TorchScript
-    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.324,  # on 9 rows
-    ("megatron_lm_golden", "a100_sxm", "25.05"): 0.193,  # on 3
+    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.297,
+    ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.354,
+    ("megatron_lm_golden", "a100_sxm", "25.05"): 0.22,
+    ("megatron_lm_golden", "a100_sxm", "25.06, parts"): 0.339,
 }
+# Of software without a speed of its own that keeps experts or contexts in parts, over a cluster's speed: what is the
+# quicker of them in the one image of which both were fitted.
+PARTS = (
+    HOST_SPEEDS["megatron_lm_golden", "a100_sxm", "24.01, parts"]
+    / HOST_SPEEDS["megatron_lm_golden", "a100_sxm", "24.01"]
+)
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
 # llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too

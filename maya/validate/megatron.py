@@ -56,9 +56,17 @@ def _when_measured(row: Row) -> dict[str, Any]:
     return _functional_tests()["times"].get(file, {})
 
 
-def image(row: Row) -> str:
-    """The version of NVIDIA's PyTorch image that a functional test ran in, as "25.09"; empty for other rows."""
-    return str(_when_measured(row).get("image", "")) if _functional_test(row) else ""
+IN_PARTS = ", parts"
+
+
+def host_software(row: Row) -> str:
+    """What a functional test's host ran: the version of NVIDIA's PyTorch image, as "25.09", and whether experts or
+    contexts are kept in parts, "25.09, parts": that code has changed more from version to version than the rest. Empty
+    for other rows."""
+    if not _functional_test(row):
+        return ""
+    parts = row.number("cp", 1) > 1 or "--num-experts" in _stated(row, "arguments")
+    return str(_when_measured(row).get("image", "")) + (IN_PARTS if parts else "")
 
 
 def _stated(row: Row, kind: str) -> dict[str, Any]:

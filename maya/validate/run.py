@@ -171,7 +171,14 @@ def _already_done(out: Path) -> set[str]:
     if not out.exists():
         return set()
     with out.open(newline="") as file:
-        return {line["id"] for line in csv.DictReader(file) if line.get("reason") is not None}
+        reader = csv.DictReader(file)
+        found = reader.fieldnames
+        if found is not None and tuple(found) != COLUMNS:
+            raise MayaError(
+                f"{out} exists and holds no predictions: its columns are {', '.join(found)}, those of predictions "
+                f"{', '.join(COLUMNS)}; name another file with --out"
+            )
+        return {line["id"] for line in reader if line.get("reason") is not None}
 
 
 def joined(rows: list[Row], out: Path) -> pd.DataFrame:

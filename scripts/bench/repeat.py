@@ -1,5 +1,6 @@
 """Prints how well a job's host time repeats when it is recorded again and again, alone on this machine and two jobs at
-a time: as recorded, and over the machine's speed as it was measured each time; then how much longer two at a time took.
+a time: as recorded, over the machine's speed as it was measured each time, and as its calls tell besides; then how much
+longer two at a time took.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from maya.clusters import load
+from maya.estimate.host import undisturbed
 from maya.launch import ForkServer, Job
 from maya.trace import collate
+from maya.trace.types import JobTrace
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMANDS = {
@@ -26,7 +29,7 @@ GPUS = 4
 
 
 def record(name: str, times: int) -> np.ndarray:
-    """[times, 2] Of rank 0's iteration: host ms as recorded, and over the speed of this machine."""
+    """[times, 3] Of rank 0's iteration: host ms as recorded, over the speed of this machine, and as its calls tell."""
     script, *argv = COMMANDS[name].split()
     job = Job(str(EXAMPLES / script), tuple(argv), world=GPUS)
     found = []
@@ -39,9 +42,13 @@ def record(name: str, times: int) -> np.ndarray:
                 trace = collate(run)
             if trace.host_speed is None:
                 raise SystemExit("how fast this machine is was not measured")
-            scaled_ms = trace.ranks[0].records["host_ns"].sum() / 1e6
-            found.append((scaled_ms / trace.host_speed, scaled_ms))
+            scaled_ms, told_ms = host_ms(trace), host_ms(undisturbed(trace)[0])
+            found.append((scaled_ms / trace.host_speed, scaled_ms, told_ms))
     return np.array(found)
+
+
+def host_ms(trace: JobTrace) -> float:
+    return float(trace.ranks[0].records["host_ns"].sum()) / 1e6
 
 
 def scatter(values: np.ndarray) -> float:
@@ -58,15 +65,15 @@ def main() -> None:
         together = dict(zip(COMMANDS, pool.map(record, COMMANDS, [times] * len(COMMANDS)), strict=True))
     for name in COMMANDS:
         for how, found in (("alone", alone[name]), ("two at a time", together[name])):
-            recorded, scaled = found.T
-            print(
-                f"{name:8s} {how:13s} {times} times: host {np.median(recorded):7.2f} ms, scatter "
-                f"{scatter(recorded):5.1%}   over the speed {np.median(scaled):7.2f} ms, {scatter(scaled):5.1%}"
+            columns = ", ".join(
+                f"{label} {np.median(column):.2f} ms, scatter {scatter(column):.1%}"
+                for label, column in zip(
+                    ("recorded", "over the speed", "as calls tell"), found.T, strict=True
+                )
             )
-        recorded, scaled = np.median(together[name], axis=0) / np.median(alone[name], axis=0)
-        print(
-            f"{name:8s} ratio of two at a time to alone: {recorded:.2f} as recorded, {scaled:.2f} over the speed"
-        )
+            print(f"{name:8s} {how:13s} {times} times: host {columns}")
+        ratios = np.median(together[name], axis=0) / np.median(alone[name], axis=0)
+        print(f"{name:8s} two at a time to alone: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from maya.clusters.types import Cluster, Device
 from maya.estimate import Estimator
+from maya.estimate.host import undisturbed
 from maya.simulate import build_network, place, simulate
 from maya.simulate.network import Network
 from maya.trace.types import JobTrace
@@ -21,13 +22,23 @@ from maya.validate.traces import TraceStore
 
 def recorded_rows(table: Path, traces: Path, examples: Path) -> Iterator[tuple[Row, Mapped, JobTrace]]:
     """The rows of the fit share whose trace `maya validate --traces` has kept."""
-    store = TraceStore(traces)
+    for row, mapped, (trace,) in repeatedly_recorded_rows(table, [traces], examples):
+        yield row, mapped, trace
+
+
+def repeatedly_recorded_rows(
+    table: Path, directories: Sequence[Path], examples: Path
+) -> Iterator[tuple[Row, Mapped, list[JobTrace]]]:
+    """Likewise, with what each of the directories has of a row."""
+    stores = [TraceStore(directory) for directory in directories]
     for row in read_rows(table):
         mapped = map_row(row)
-        if is_fit(row.id) and isinstance(mapped, Mapped):
-            trace = store.read(mapped, examples)
-            if isinstance(trace, JobTrace):
-                yield row, mapped, trace
+        if not is_fit(row.id) or not isinstance(mapped, Mapped):
+            continue
+        kept = [store.read(mapped, examples) for store in stores]
+        traces = [trace for trace in kept if isinstance(trace, JobTrace)]
+        if traces:
+            yield row, mapped, traces
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class Iteration:
     @staticmethod
     def of(trace: JobTrace, mapped: Mapped, sustainable: float | None = None) -> Iteration:
         """`sustainable`: the share of the peak rate that long runs keep up; None: the device's fitted one."""
-        placed = place(trace, mapped.cluster)
+        placed = place(undisturbed(trace)[0], mapped.cluster)
         estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
         seconds = mapped.software.durations(placed, estimates.seconds)
         network = build_network(placed, estimates.use, mapped.cluster)

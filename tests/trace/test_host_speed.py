@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,4 +50,7 @@ def test_of_a_machine_that_was_not_measured_host_time_is_as_recorded(
     job = recorded(rank_writer, tmp_path, 1000, slower=None)
     assert job.host_speed is None
     assert job.ranks[0].records["host_ns"][0] == 1000
-    assert any("how fast this machine is" in note for note in job.notes)
+
+
+def test_says_what_software_recorded(rank_writer: Any, tmp_path: Path) -> None:
+    assert re.fullmatch(r"CPython 3\.\d+, PyTorch \d+\.\d+", recorded(rank_writer, tmp_path, 1000).software)

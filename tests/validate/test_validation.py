@@ -7,7 +7,7 @@ from maya.errors import MayaError
 from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
 from maya.validate.mapping import SLOWER
 from maya.validate.recorder import require
-from maya.validate.run import reason_of
+from maya.validate.run import reason_of, validate
 from maya.validate.statistics import CONFIGURATION
 
 HEADER = (
@@ -337,3 +337,13 @@ def test_hosts_of_an_image_have_a_speed_of_their_own(rows):
     path = f"tests/functional_tests/test_cases/gpt/{test}/golden_values"
     older, newer = map(map_row, rows(f"{row},{path}_dev_dgx_a100.json", f"{row},{path}_lts_dgx_a100.json"))
     assert older.cluster.host_speed < newer.cluster.host_speed
+
+
+def test_a_file_that_holds_no_predictions_is_not_added_to(rows, tmp_path):
+    rows(MEGATRON)
+    table = tmp_path / "rows.csv"
+    before = table.read_text()
+    (tmp_path / "megatron").mkdir()
+    with pytest.raises(MayaError, match=r"holds no predictions.*--out"):
+        validate(table, tmp_path, out=table, recorded=True)
+    assert table.read_text() == before

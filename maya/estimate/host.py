@@ -3,10 +3,12 @@
 The machine's speed is measured beside a job's ranks (launch/pace.py), but by other code and in other moments: of the
 same script recorded again and again, host time so scaled still scatters (`CallTimes.recording`). Its own calls tell
 better how disturbed a recording was. A call that comes after the same few others does the same Python and the same
-PyTorch in whatever script, so what it took is compared with what it takes; the weighted median of all these tells of
-the recording, and a script whose own code makes some of its calls slow or quick keeps them so. What scripts differ in
-all the same (`CallTimes.script`) is theirs, not the recording's, and so only the likely share of the difference is
-taken out: the best linear guess of the one, given the sum of both.
+PyTorch in whatever script, so what it took is compared with what it takes: after the same eight where that is known,
+else after fewer, which say less. The weighted median of all these tells of the recording, and a script whose own code
+makes some of its calls slow or quick keeps them so. What scripts differ in all the same (`CallTimes.script`) is theirs,
+not the recording's: what is taken out is the recording's share as it is to be expected, given the sum of both. Most
+scripts differ by less than recordings do; an odd one differs by a lot more, as where the same kernels lie behind
+distributed tensors, which take seven times the host time, and that no recording would explain: it stays.
 """
 
 from __future__ import annotations
@@ -33,10 +35,15 @@ from maya.trace.types import (
 
 TABLE = Path(__file__).parent / "fits" / "host_calls.npz"
 
-BEFORE = (
-    8  # calls that come before a like one: with fewer, scripts differ more; with more, fewer calls are known
-)
+BEFORE = (8, 3, 1)  # calls that come before a like one; the first of these that is known counts
 LEAST_KNOWN = 0.1  # share of a recording's host time in known calls, of which the table says something
+UNKNOWN_SPEED = (
+    0.7  # standard deviation of the logarithm of a machine's speed that was not measured: a factor of two
+)
+ODD, ODD_SCRIPT = (
+    0.05,
+    1.0,
+)  # share of scripts that are like no other, and standard deviation of their logarithms
 _STRIDE = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 
 
@@ -45,17 +52,23 @@ class CallTimes:
     """What calls take of the reference host, by what they are and come after; `scripts/fit/host_calls` writes them."""
 
     software: str  # as JobTrace's
-    alike: NDArray[np.int64]  # [kinds] ascending
+    alike: NDArray[np.int64]  # [kinds] ascending; those of all BEFORE
     host_ns: NDArray[np.float64]  # [kinds]
-    recording: (
-        float  # standard deviation of the logarithm of a script's host time, from recording to recording
-    )
-    script: float  # of its calls' over those of others, from script to script
+    # Standard deviations of the logarithm: of a script's host time from recording to recording, and of what its calls
+    # took over those of others from script to script [BEFORE].
+    recording: float
+    script: tuple[float, ...]
 
-    @property
-    def weight(self) -> float:
-        """Of what tells of a recording and of its script, the recording's likely share."""
-        return self.recording**2 / (self.recording**2 + self.script**2)
+    def of_recording(self, log: float, known: NDArray[np.float64], recording: float | None = None) -> float:
+        """What of `log` is to be expected of the recording; `log` and `known` [BEFORE] as of `slowness`. `recording`:
+        None for the times' own. Both are taken for normal, the script's with the odd ones' larger deviation for a few.
+        """
+        spread = (self.recording if recording is None else recording) ** 2
+        script = float((known * np.square(self.script)).sum() / known.sum())
+        variances = spread + np.array([script, ODD_SCRIPT**2])
+        logs = np.log([1 - ODD, ODD]) - np.log(variances) / 2 - log**2 / variances / 2
+        likely = np.exp(logs - logs.max())
+        return float(log * spread * (likely / variances).sum() / likely.sum())
 
     def write(self, path: Path) -> None:
         np.savez_compressed(
@@ -75,7 +88,7 @@ class CallTimes:
                 stored["alike"],
                 stored["host_ns"].astype(np.float64),
                 float(stored["recording"]),
-                float(stored["script"]),
+                tuple(stored["script"].tolist()),
             )
 
 
@@ -86,16 +99,18 @@ def shipped() -> CallTimes:
 
 def undisturbed(trace: JobTrace, times: CallTimes | None = None) -> tuple[JobTrace, tuple[str, ...]]:
     """`trace` with host time as its script likely takes it, and notes; without a measured speed of the machine that
-    recorded it, its calls alone tell. `times`: None for the shipped ones."""
+    recorded it, its calls tell that, too. `times`: None for the shipped ones."""
     times = times or shipped()
     if trace.software != times.software:
         return trace, _unscaled(
             trace, f"what calls take is known of {times.software}, not of {trace.software or 'its software'}"
         )
     log, known = slowness(tally(trace), times)
-    if known < LEAST_KNOWN:
-        return trace, _unscaled(trace, f"what they take is known of {known:.0%} of its calls' time")
-    factor = float(np.exp(-log * (1.0 if trace.host_speed is None else times.weight)))
+    if known.sum() < LEAST_KNOWN:
+        return trace, _unscaled(trace, f"what they take is known of {known.sum():.0%} of its calls' time")
+    factor = np.exp(
+        -times.of_recording(log, known, UNKNOWN_SPEED if trace.host_speed is None else None)
+    ).item()
     ranks = tuple(_scaled(rank, factor) for rank in trace.ranks)
     return replace(trace, ranks=ranks, host_speed=(trace.host_speed or 1.0) * factor), ()
 
@@ -116,7 +131,7 @@ def _scaled(rank: RankTrace, factor: float) -> RankTrace:
 class Tally:
     """A job's calls by what they are and come after, those that cost the host nothing left out."""
 
-    alike: NDArray[np.int64]  # [kinds] ascending
+    alike: NDArray[np.int64]  # [kinds, BEFORE]
     host_ns: NDArray[np.float64]  # [kinds] of one call, on average
     share: NDArray[np.float64]  # [kinds] of all calls' host time
 
@@ -130,26 +145,25 @@ def tally(trace: JobTrace) -> Tally:
     host_ns = np.concatenate(
         [rank.records["host_ns"][own] for rank, own in zip(trace.ranks, called, strict=True)]
     )
-    kinds, kind, count = np.unique(alike, return_inverse=True, return_counts=True)
-    total = np.bincount(kind.reshape(-1), host_ns, len(kinds))
+    _, first, kind, count = np.unique(alike[:, 0], return_index=True, return_inverse=True, return_counts=True)
+    total = np.bincount(kind.reshape(-1), host_ns, len(first))
     costly = total > 0
-    kinds, total, count = kinds[costly], total[costly], count[costly]
-    return Tally(kinds, total / count, total / total.sum())
+    first, total, count = first[costly], total[costly], count[costly]
+    return Tally(alike[first], total / count, total / total.sum())
 
 
-def slowness(job: Tally, times: CallTimes) -> tuple[float, float]:
-    """(logarithm of how much longer its calls took than they take, share of its host time in calls that are known);
-    zeros where none is."""
-    if not len(times.alike):
-        return 0.0, 0.0
-    place = np.searchsorted(times.alike, job.alike).clip(max=len(times.alike) - 1)
-    known = times.alike[place] == job.alike
-    share = job.share[known]
-    if not len(share):
-        return 0.0, 0.0
-    return weighted_median(np.log(job.host_ns[known] / times.host_ns[place[known]]), share), float(
-        share.sum()
-    )
+def slowness(job: Tally, times: CallTimes) -> tuple[float, NDArray[np.float64]]:
+    """(logarithm of how much longer its calls took than they take, shares of its host time in calls that are known by
+    so many before them [BEFORE]); zeros where none is."""
+    known = np.zeros(len(BEFORE))
+    took: NDArray[np.float64] = np.full(len(job.share), np.nan)
+    for number, alike in enumerate(job.alike.T if len(times.alike) else ()):
+        place = np.searchsorted(times.alike, alike).clip(max=len(times.alike) - 1)
+        found = (times.alike[place] == alike) & np.isnan(took)
+        took[found] = np.log(job.host_ns[found] / times.host_ns[place[found]])
+        known[number] = job.share[found].sum()
+    told = ~np.isnan(took)
+    return weighted_median(took[told], job.share[told]) if told.any() else 0.0, known
 
 
 def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
@@ -159,15 +173,17 @@ def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -
 
 
 def _alike(rank: RankTrace, operations: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[records] What equals for calls of the same name after the same BEFORE; before an iteration's first come those
-    that end it."""
+    """[records, BEFORE] What equals for calls of the same name after so many of the same; before an iteration's first
+    come those that end it."""
     operation = rank.records["operation"]
     own = np.append(operations, 0)[operation] * 64 + rank.records["kind"]
     alike: NDArray[np.int64] = own
+    columns = {}
     with np.errstate(over="ignore"):
-        for before in range(1, BEFORE + 1):
+        for before in range(1, max(BEFORE) + 1):
             alike = alike * _STRIDE + np.roll(own, before)
-    return alike
+            columns[before] = alike * _STRIDE + before  # no others' by chance
+    return np.stack([columns[before] for before in BEFORE], axis=1)
 
 
 def _text(operation: Operation) -> str:

@@ -178,7 +178,7 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 HOST_SPEEDS = {
     ("vtrain", "a100_sxm", ""): 0.42,  # Megatron-DeepSpeed of 2021 with TorchScript
     ("megatron_lm_golden", "a100_sxm", "24.01"): 0.297,
-    ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.354,
+    ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.369,
     ("megatron_lm_golden", "a100_sxm", "25.05"): 0.22,
     ("megatron_lm_golden", "a100_sxm", "25.06, parts"): 0.339,
 }

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from maya.trace.host import STRIDE, places
 from maya.trace.types import (
     Collective,
     Convolution,
@@ -37,14 +38,10 @@ TABLE = Path(__file__).parent / "fits" / "host_calls.npz"
 
 BEFORE = (8, 3, 1)  # calls that come before a like one; the first of these that is known counts
 LEAST_KNOWN = 0.1  # share of a recording's host time in known calls, of which the table says something
-UNKNOWN_SPEED = (
-    0.7  # standard deviation of the logarithm of a machine's speed that was not measured: a factor of two
-)
-ODD, ODD_SCRIPT = (
-    0.05,
-    1.0,
-)  # share of scripts that are like no other, and standard deviation of their logarithms
-_STRIDE = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
+# Standard deviations of logarithms: of the speed of a machine that was not measured, a factor of two; and of scripts
+# that are like no other, with their share.
+UNKNOWN_SPEED = 0.7
+ODD_SCRIPT, ODD = 1.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -138,13 +135,9 @@ class Tally:
 
 def tally(trace: JobTrace) -> Tally:
     operations = np.array([_identity(_text(operation)) for operation in trace.operations], np.int64)
-    called = [~rank.records["graph"] for rank in trace.ranks]
-    alike = np.concatenate(
-        [_alike(rank, operations)[own] for rank, own in zip(trace.ranks, called, strict=True)]
-    )
-    host_ns = np.concatenate(
-        [rank.records["host_ns"][own] for rank, own in zip(trace.ranks, called, strict=True)]
-    )
+    called = np.concatenate([~rank.records["graph"] for rank in trace.ranks])
+    alike = np.concatenate([_alike(rank, operations) for rank in trace.ranks])[called]
+    host_ns = np.concatenate([rank.records["host_ns"] for rank in trace.ranks])[called]
     _, first, kind, count = np.unique(alike[:, 0], return_index=True, return_inverse=True, return_counts=True)
     total = np.bincount(kind.reshape(-1), host_ns, len(first))
     costly = total > 0
@@ -158,8 +151,8 @@ def slowness(job: Tally, times: CallTimes) -> tuple[float, NDArray[np.float64]]:
     known = np.zeros(len(BEFORE))
     took: NDArray[np.float64] = np.full(len(job.share), np.nan)
     for number, alike in enumerate(job.alike.T if len(times.alike) else ()):
-        place = np.searchsorted(times.alike, alike).clip(max=len(times.alike) - 1)
-        found = (times.alike[place] == alike) & np.isnan(took)
+        place, found = places(times.alike, alike)
+        found &= np.isnan(took)
         took[found] = np.log(job.host_ns[found] / times.host_ns[place[found]])
         known[number] = job.share[found].sum()
     told = ~np.isnan(took)
@@ -181,8 +174,8 @@ def _alike(rank: RankTrace, operations: NDArray[np.int64]) -> NDArray[np.int64]:
     columns = {}
     with np.errstate(over="ignore"):
         for before in range(1, max(BEFORE) + 1):
-            alike = alike * _STRIDE + np.roll(own, before)
-            columns[before] = alike * _STRIDE + before  # no others' by chance
+            alike = alike * STRIDE + np.roll(own, before)
+            columns[before] = alike * STRIDE + before  # no others' by chance
     return np.stack([columns[before] for before in BEFORE], axis=1)
 
 

@@ -17,7 +17,7 @@ _EACH = 8  # calls for each of those few, at the least, to tell how far
 _ENOUGH = 8  # calls alike; of fewer, each keeps its own time, less what disturbs a call alone
 _FEWER = 2 ** np.arange(9)  # 1 to _MANY
 _SAMPLES = 4_000_000  # calls looked at, spread evenly over ranks; more tell nothing new
-_STRIDE = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
+STRIDE = np.int64(0x9E3779B97F4A7C15 - (1 << 64))  # odd: a hash of several calls multiplies by it
 
 
 def calls_alike(kind: NDArray[np.integer], operation: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -26,8 +26,16 @@ def calls_alike(kind: NDArray[np.integer], operation: NDArray[np.integer]) -> ND
     own = operation.astype(np.int64) * 64 + kind
     before = np.concatenate([[-1], own[:-1]]) if len(own) else own
     with np.errstate(over="ignore"):
-        alike: NDArray[np.int64] = own * _STRIDE ^ before
+        alike: NDArray[np.int64] = own * STRIDE ^ before
     return alike
+
+
+def places(
+    ascending: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """(where each of `wanted` stands in `ascending`, which is not empty; whether it does)"""
+    place = np.searchsorted(ascending, wanted).clip(max=len(ascending) - 1)
+    return place, ascending[place] == wanted
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,8 @@ class UndisturbedTimes:
         """[records] What their like cost alone."""
         if not len(self.alike):
             return host_ns
-        place = np.searchsorted(self.alike, alike).clip(max=len(self.alike) - 1)
-        told = (self.alike[place] == alike) & self.enough[place]
+        place, known = places(self.alike, alike)
+        told = known & self.enough[place]
         result: NDArray[np.int64] = np.where(told, self.host_ns[place], host_ns / self.disturbed)
         return result.astype(host_ns.dtype)
 

@@ -182,8 +182,9 @@ Result group_end() {
 Result exchange_split(Communicator& comm, SplitChoice mine, std::vector<SplitChoice>& all) {
   const Operation call{.collective = Collective::kSplit};
   const Placed placed = place(comm, call);
-  Message header{.signature = placed.signature(), .global_rank = static_cast<std::uint32_t>(rank_config().rank), .known = 1};
-  if (!mailbox().post(placed.channel(), placed.sequence, header, std::as_bytes(std::span(&mine, 1))))
+  Message header{.signature = placed.signature(), .global_rank = static_cast<std::uint32_t>(rank_config().rank)};
+  const values::Part whole{0, sizeof mine};
+  if (!mailbox().post(placed.channel(), placed.sequence, header, std::as_bytes(std::span(&mine, 1)), {&whole, 1}))
     return fail(comm, Result::kSystemError, "the job's store of small collective payloads is full");
   for (int member = 0; member < comm.size; ++member) {
     const Message* message = nullptr;

@@ -40,12 +40,17 @@ values::Content content_of(DataType type) {
   return element_bytes(type) == 1 ? values::Content::kBytes : values::Content::kInteger;
 }
 
-// Whether the bytes say anything. A pickled object is sent in a buffer grown to the longest one's size, whose
-// end nobody wrote: what is not known reads zero, so a byte that does not is real.
-bool known_payload(const Placed& placed, const std::byte* data, std::size_t bytes) {
+std::vector<values::Part> whole(std::size_t bytes) { return {{0, static_cast<std::uint32_t>(bytes)}}; }
+
+// Which bytes say anything: of numbers that are computed with all or none, of integers that are only moved (the shape of
+// a tensor, in a longer buffer) those that are known. A pickled object is sent in a buffer grown to the longest one's
+// size, whose end nobody wrote: what is not known reads zero, so a byte that does not is real.
+std::vector<values::Part> known_payload(const Placed& placed, const std::byte* data, std::size_t bytes) {
   const values::Content content = content_of(placed.call.type);
-  if (values::known(data, bytes, content)) return true;
-  return content == values::Content::kBytes && std::any_of(data, data + bytes, [](std::byte b) { return b != std::byte{}; });
+  if (values::known(data, bytes, content)) return whole(bytes);
+  if (reduces(placed.call.collective) || content == values::Content::kFloat) return {};
+  if (content == values::Content::kInteger) return values::known_parts(data, bytes, content);
+  return std::any_of(data, data + bytes, [](std::byte b) { return b != std::byte{}; }) ? whole(bytes) : std::vector<values::Part>{};
 }
 
 // Who a member is: as its name tells, else as it announced itself.
@@ -157,13 +162,36 @@ const Message* await(const Placed& placed, int member) {
 
 // ---- small results --------------------------------------------------------------------------------------
 
-// Puts `bytes` real bytes, or the zeros of a value that nobody computed.
-void deliver(void* to, std::span<const std::byte> bytes, bool known, DataType type) {
-  if (bytes.empty()) return;
-  if (!known && content_of(type) == values::Content::kInteger) return values::forget_integers(to, bytes.size());
-  if (!known) return values::forget(to, bytes.size());
-  std::memmove(to, bytes.data(), bytes.size());
-  values::wrote(to, bytes.size(), content_of(type));
+// What one member gives this rank.
+struct Given {
+  std::span<const std::byte> bytes;
+  std::vector<values::Part> known;
+
+  bool all_known() const { return known.size() == 1 && known[0].begin == 0 && known[0].end == bytes.size(); }
+};
+
+// `bytes` of a message from `begin` on.
+Given given(const Message& message, std::size_t begin, std::size_t bytes) {
+  Given result{message.payload().subspan(begin, bytes), {}};
+  const auto first = static_cast<std::uint32_t>(begin), end = static_cast<std::uint32_t>(begin + bytes);
+  for (const values::Part part : message.known())
+    if (part.begin < end && part.end > first)
+      result.known.push_back({std::max(part.begin, first) - first, std::min(part.end, end) - first});
+  return result;
+}
+
+// Puts what is real, and the zeros of values that nobody computed.
+void deliver(std::byte* to, const Given& from, DataType type) {
+  const values::Content content = content_of(type);
+  if (from.bytes.empty()) return;
+  if (!from.all_known()) {
+    if (content == values::Content::kInteger) values::forget_integers(to, from.bytes.size());
+    else values::forget(to, from.bytes.size());
+  }
+  for (const values::Part part : from.known) {
+    std::memmove(to + part.begin, from.bytes.data() + part.begin, part.end - part.begin);
+    values::wrote(to + part.begin, part.end - part.begin, content);
+  }
 }
 
 // What a member that was never started is taken to send: what this rank sends itself, or nothing.
@@ -184,35 +212,36 @@ Result complete_from_one(const Placed& placed, int member) {
   const Message* message = nullptr;
   if (const Result result = receive(placed, member, message); result != Result::kSuccess) return result;
   if (!message) values::forget(call.recv, part_bytes(call));
-  else deliver(call.recv, message->payload(), message->known, call.type);
+  else deliver(static_cast<std::byte*>(call.recv), given(*message, 0, message->bytes), call.type);
   // A class mate of an ended root may be asked for this value.
   return broadcast && message ? post(placed, call.recv, part_bytes(call)) : Result::kSuccess;
 }
 
 // Collects what each member sends to this rank: its whole contribution, or this rank's part of it.
-Result collect(const Placed& placed, std::vector<std::span<const std::byte>>& parts, std::vector<bool>& known) {
+Result collect(const Placed& placed, std::vector<Given>& all) {
   const std::size_t bytes = part_bytes(placed.call);
+  const bool one_of_many = parted(placed.call.collective);
   for (int member = 0; member < placed.comm->size; ++member) {
     const Message* message = nullptr;
     if (const Result result = receive(placed, member, message); result != Result::kSuccess) return result;
-    std::span<const std::byte> part = message ? message->payload() : std::span<const std::byte>{};
-    if (message && parted(placed.call.collective)) part = part.subspan(bytes * static_cast<std::size_t>(placed.comm->rank), bytes);
-    parts.push_back(part);
-    known.push_back(message && message->known);
+    if (!message) all.push_back({});
+    else if (one_of_many) all.push_back(given(*message, bytes * static_cast<std::size_t>(placed.comm->rank), bytes));
+    else all.push_back(given(*message, 0, message->bytes));
   }
   return Result::kSuccess;
 }
 
-void reduce_parts(const Placed& placed, const std::vector<std::span<const std::byte>>& parts, bool known) {
+void reduce_all(const Placed& placed, const std::vector<Given>& all) {
   const Operation& call = placed.call;
   std::vector<std::byte> sum(part_bytes(call));
+  const bool known = std::all_of(all.begin(), all.end(), [](const Given& one) { return one.all_known(); });
   if (known) {
-    std::copy(parts[0].begin(), parts[0].end(), sum.begin());
-    for (std::size_t member = 1; member < parts.size(); ++member) accumulate(call.type, call.reduction, sum, parts[member]);
+    std::copy(all[0].bytes.begin(), all[0].bytes.end(), sum.begin());
+    for (std::size_t member = 1; member < all.size(); ++member) accumulate(call.type, call.reduction, sum, all[member].bytes);
     // Integers are summed, then divided (nccl/src/device/reduce_kernel.h: FuncSumPostDiv).
     if (call.reduction == Reduction::kAverage && !is_float(call.type)) scale(call.type, 1.0 / placed.comm->size, sum);
   }
-  deliver(call.recv, sum, known, call.type);
+  deliver(static_cast<std::byte*>(call.recv), {sum, known ? whole(sum.size()) : std::vector<values::Part>{}}, call.type);
 }
 
 }  // namespace
@@ -226,16 +255,17 @@ Result post(const Placed& placed, const void* data, std::size_t bytes) {
   Mailbox& box = mailbox();
   if (!bytes && box.used_bytes() > box.capacity_bytes() / 2) return Result::kSuccess;
   Message header{.signature = placed.signature(), .global_rank = static_cast<std::uint32_t>(rank_config().rank)};
-  header.known = bytes && known_payload(placed, static_cast<const std::byte*>(data), bytes);
+  std::vector<values::Part> known;
+  if (bytes) known = known_payload(placed, static_cast<const std::byte*>(data), bytes);
   std::strncpy(header.site, context_text(current_context()).c_str(), sizeof header.site - 1);
   std::span<const std::byte> payload(static_cast<const std::byte*>(data), bytes);
   std::vector<std::byte> scaled;
-  if (header.known && placed.call.factor != 1 && reduces(placed.call.collective)) {
+  if (!known.empty() && placed.call.factor != 1 && reduces(placed.call.collective)) {
     scaled.assign(payload.begin(), payload.end());
     scale(placed.call.type, placed.call.factor, scaled);
     payload = scaled;
   }
-  if (box.post(placed.channel(), placed.sequence, header, payload)) return Result::kSuccess;
+  if (box.post(placed.channel(), placed.sequence, header, payload, known)) return Result::kSuccess;
   return fail(*placed.comm, Result::kSystemError,
               "the job's store of small collective payloads is full (" + std::to_string(box.capacity_bytes()) +
                   " bytes) at " + describe(*placed.comm, placed.signature(), placed.sequence));
@@ -270,18 +300,17 @@ Result complete(const Placed& placed) {
   const Operation& call = placed.call;
   if (call.collective == Collective::kRecv) return complete_from_one(placed, call.peer);
   if (call.collective == Collective::kBroadcast) return complete_from_one(placed, call.root);
-  std::vector<std::span<const std::byte>> parts;
-  std::vector<bool> known;
-  if (const Result result = collect(placed, parts, known); result != Result::kSuccess) return result;
+  std::vector<Given> all;
+  if (const Result result = collect(placed, all); result != Result::kSuccess) return result;
   if (reduces(call.collective)) {
-    reduce_parts(placed, parts, std::find(known.begin(), known.end(), false) == known.end());
+    reduce_all(placed, all);
     return Result::kSuccess;
   }
-  for (std::size_t member = 0; member < parts.size(); ++member) {
+  for (std::size_t member = 0; member < all.size(); ++member) {
     const std::size_t bytes = part_bytes(call);
     std::byte* to = static_cast<std::byte*>(call.recv) + member * bytes;
-    if (parts[member].empty()) values::forget(to, bytes);
-    else deliver(to, parts[member], known[member], call.type);
+    if (all[member].bytes.empty()) values::forget(to, bytes);
+    else deliver(to, all[member], call.type);
   }
   return Result::kSuccess;
 }
@@ -307,7 +336,7 @@ void complete_large(const Placed& placed) {
   if (!placed.waits()) return copy_locally(placed);
   values::forget(call.recv, call.collective == Collective::kReduceScatter ? part_bytes(call) : buffer_bytes(*placed.comm, call));
   for (std::size_t at = 0; !part.empty() && at < static_cast<std::size_t>(placed.comm->size); ++at)
-    deliver(static_cast<std::byte*>(call.recv) + at * own, part, true, call.type);
+    deliver(static_cast<std::byte*>(call.recv) + at * own, {part, whole(part.size())}, call.type);
 }
 
 }  // namespace maya::nccl

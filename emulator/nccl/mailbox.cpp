@@ -9,7 +9,6 @@
 #include <new>
 
 #include "core/hash.h"
-#include "values/values.h"
 
 namespace maya::nccl {
 namespace {
@@ -104,14 +103,19 @@ Mailbox::Chunk* Mailbox::chunk_for(const ChannelKey& channel, std::uint64_t sequ
 }
 
 bool Mailbox::post(const ChannelKey& channel, std::uint64_t sequence, const Message& header,
-                   std::span<const std::byte> payload) {
-  const std::size_t stored = header.known ? payload.size() : 0;
+                   std::span<const std::byte> payload, std::span<const values::Part> known) {
+  const std::size_t stored = known.empty() ? 0 : known.size_bytes() + payload.size();
   Chunk* chunk = payload.size() <= values::kSmallBytes ? chunk_for(channel, sequence) : nullptr;
   const std::uint64_t offset = chunk ? allocate(sizeof(Message) + stored) : 0;
   if (!offset) return false;
   auto* message = new (arena_.data() + offset) Message(header);
   message->bytes = payload.size();
-  if (stored) std::memcpy(message + 1, payload.data(), stored);
+  message->parts = static_cast<std::uint32_t>(known.size());
+  if (stored) {
+    auto* const behind = reinterpret_cast<std::byte*>(message + 1);
+    std::memcpy(behind, known.data(), known.size_bytes());
+    std::memcpy(behind + known.size_bytes(), payload.data(), payload.size());
+  }
   chunk->messages[sequence - chunk->first].store(offset, std::memory_order_seq_cst);
   wake();
   return true;
@@ -119,8 +123,10 @@ bool Mailbox::post(const ChannelKey& channel, std::uint64_t sequence, const Mess
 
 std::span<const std::byte> Message::payload() const {
   static const std::byte zeros[values::kSmallBytes] = {};
-  return {known ? reinterpret_cast<const std::byte*>(this + 1) : zeros, static_cast<std::size_t>(bytes)};
+  return {parts ? reinterpret_cast<const std::byte*>(known().data() + parts) : zeros, static_cast<std::size_t>(bytes)};
 }
+
+std::span<const values::Part> Message::known() const { return {reinterpret_cast<const values::Part*>(this + 1), parts}; }
 
 const Message* Mailbox::find(const ChannelKey& channel, std::uint64_t sequence) const {
   const std::uint64_t key = key_of(channel);

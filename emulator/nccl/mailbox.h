@@ -18,6 +18,8 @@
 #include <span>
 #include <unordered_map>
 
+#include "values/values.h"
+
 namespace maya::nccl {
 
 inline constexpr std::size_t kDirectoryEntries = 1 << 17;  // 2 MiB: channels and members of the whole job
@@ -34,11 +36,12 @@ struct Signature {
 struct Message {
   Signature signature;
   std::uint32_t global_rank = 0;
-  std::uint32_t known = 0;  // 1: the payload is real, 0: nobody computed it (zeros, of which none are stored)
+  std::uint32_t parts = 0;  // of the payload that are real; 0: nobody computed it (zeros, of which none are stored)
   std::uint64_t bytes = 0;  // of payload; 0 when only the signature was sent
   char site[104] = {};      // operator that made the call, for mismatch reports
 
   std::span<const std::byte> payload() const;
+  std::span<const values::Part> known() const;  // in order; what lies between them reads zero
 };
 static_assert(sizeof(Message) == 136 && alignof(Message) == 8);
 
@@ -60,9 +63,10 @@ class Mailbox {
   // `arena` must be zeroed when its first user attaches; ranks attach in any order.
   explicit Mailbox(std::span<std::byte> arena) : arena_(arena) {}
 
-  // Stores message `sequence` of a channel, of at most values::kSmallBytes. False when the arena is full.
+  // Stores message `sequence` of a channel, of at most values::kSmallBytes, and which parts of it are known. False when
+  // the arena is full.
   bool post(const ChannelKey& channel, std::uint64_t sequence, const Message& header,
-            std::span<const std::byte> payload);
+            std::span<const std::byte> payload, std::span<const values::Part> known);
 
   // The message, or nullptr when it has not been posted.
   const Message* find(const ChannelKey& channel, std::uint64_t sequence) const;

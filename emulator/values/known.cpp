@@ -121,6 +121,23 @@ bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content,
   return true;
 }
 
+std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const {
+  const std::uintptr_t end = begin + bytes;
+  const std::lock_guard lock(mutex_);
+  auto range = holding(begin);
+  if (range == ranges_.end()) range = ranges_.lower_bound(begin);
+  std::vector<Part> found;
+  for (; range != ranges_.end() && range->first < end; ++range) {
+    if (!readable(range->second.content, content)) continue;
+    const auto first = static_cast<std::uint32_t>(std::max(range->first, begin) - begin);
+    const auto last = static_cast<std::uint32_t>(std::min(range->second.end, end) - begin);
+    if (!found.empty() && found.back().end == first) found.back().end = last;
+    else found.push_back({first, last});
+    assumed |= range->second.assumed;
+  }
+  return found;
+}
+
 Content KnownBytes::content(std::uintptr_t begin) const {
   const std::lock_guard lock(mutex_);
   const auto range = holding(begin);

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "values/values.h"
 
@@ -18,6 +19,8 @@ class KnownBytes {
   void clobber(std::uintptr_t begin);
   // Sets `assumed` where it is known and any of it is assumed.
   bool known(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const;
+  // The parts that are known so, and whether any of them is assumed.
+  std::vector<Part> parts(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const;
   // What the known range that holds `begin` was written as.
   Content content(std::uintptr_t begin) const;
   // Whether `begin` holds an integer that nobody computed.

@@ -107,6 +107,10 @@ bool known(const void* pointer, std::size_t bytes, Content content) {
   return known_bytes().known(address(pointer), bytes, content, assumed_input);
 }
 
+std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content content) {
+  return known_bytes().parts(address(pointer), bytes, content, assumed_input);
+}
+
 void copy(void* destination, const void* source, std::size_t bytes) {
   if (bytes > kCountableBytes || !known(source, bytes)) {
     if (known_bytes().uncomputed(address(source))) forget_integers(destination, bytes);

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "core/kernel.h"
 
@@ -49,6 +50,14 @@ void clobber(const void* pointer);
 
 // Whether every byte of the range is known and may be read as `content` (kBytes: as anything).
 bool known(const void* pointer, std::size_t bytes, Content content = Content::kBytes);
+
+// A part of a range: bytes from its start.
+struct Part {
+  std::uint32_t begin = 0, end = 0;
+};
+
+// The parts of a range of at most kSmallBytes that are known and may be read as `content`, in order and apart.
+std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content content);
 
 // A device-to-device copy of any size: real bytes where the source is known, else the destination is forgotten.
 void copy(void* destination, const void* source, std::size_t bytes);

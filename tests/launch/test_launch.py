@@ -266,6 +266,33 @@ def test_ranks_that_wait_for_each_other_fail_with_what_they_wait_for(
     assert "rank 1: waiting for rank 0" in run.traceback
 
 
+def test_of_integers_that_are_sent_those_that_are_known_arrive(launch: Launch) -> None:
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        shape = torch.empty(256, dtype=torch.int32, device="cuda")  # as DeepSpeed's stages tell each other
+        if rank == 0:
+            shape[:2].copy_(torch.tensor([7, 1024], dtype=torch.int32))
+            shape[9] = 5
+            dist.send(shape, 1)
+        else:
+            dist.recv(shape, 0)
+        everyone = torch.empty(512, dtype=torch.int32, device="cuda")
+        dist.all_gather_into_tensor(everyone, shape)
+        for received in (shape, everyone[:256], everyone[256:]):
+            assert received[:2].tolist() == [7, 1024], received[:2]
+            assert received[9].item() == 5
+        dist.all_reduce(shape)  # which is not only moved
+        assert shape[:2].tolist() == [0, 0]
+        """,
+        2,
+    )
+    assert run.status == "traced", run.traceback
+
+
 def test_of_a_script_that_prints_without_end_only_the_end_is_kept(launch: Launch, tmp_path: Path) -> None:
     run = launch("""
         line = "x" * 999 + "\\n"

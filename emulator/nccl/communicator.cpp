@@ -103,8 +103,8 @@ std::string apply_name(Communicator& comm) {
   comm.id = name.id;
   comm.members = name.members;
   comm.some_absent = !name.list_members;
-  comm.channel = static_cast<std::uint32_t>(
-      combine(combine(name.family, static_cast<std::uint64_t>(low + 1)), static_cast<std::uint64_t>(high + 1)));
+  comm.channel = named_channel(name.family, name.pair);
+  if (name.world && low >= 0) comm.pair_in_world = name.family;
   if (name.list_members) return ", \"members\": " + json_list(name.members);
   std::string text = ", \"family\": " + std::to_string(name.family);
   if (low >= 0) text += ", \"pair\": [" + std::to_string(low) + ", " + std::to_string(high) + "]";
@@ -112,6 +112,12 @@ std::string apply_name(Communicator& comm) {
 }
 
 }  // namespace
+
+std::uint32_t named_channel(std::uint32_t family, std::pair<int, int> pair) {
+  const auto [low, high] = pair;
+  return static_cast<std::uint32_t>(
+      combine(combine(family, static_cast<std::uint64_t>(low + 1)), static_cast<std::uint64_t>(high + 1)));
+}
 
 void name_communicator(std::uint64_t unique_id, Name name) {
   const std::lock_guard lock(state().naming);

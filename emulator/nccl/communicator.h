@@ -58,6 +58,7 @@ struct Name {
   std::uint64_t id;                 // equal on all members, whichever of them run
   std::uint32_t family;             // equal for like groups of other ranks
   std::pair<int, int> pair{-1, -1};  // of two members of a group, for transfers between these two only
+  bool world;                        // the group is the world: its members' places are global ranks
   std::vector<int> members;         // global ranks
   bool list_members;                // in the trace: all of them are started, though some may have ended
 };
@@ -75,15 +76,19 @@ struct Communicator {
   std::uint64_t id;
   int size, rank, device;
   std::uint32_t index;    // local: the n-th communicator this process made
-  std::uint32_t channel;  // where its messages are found: the index, or what the family is known by
+  std::uint32_t channel;  // where its messages are found: the index, or what the family and the pair are known by
   std::vector<int> members{};  // global ranks, when it was named
   bool some_absent = false;  // members may be ranks that are never started
+  std::optional<std::uint32_t> pair_in_world{};  // the family, where two ranks of the world have it for themselves
   std::unordered_map<int, StandIn> stand_ins{};  // by member
   std::uint64_t collectives = 0, derived = 0;  // made so far; communicators split or shrunk from it
   std::map<std::pair<Collective, int>, std::uint64_t> transfers{};  // point-to-point calls by direction and peer
   std::vector<ScaledSum> scaled_sums{};
   std::string last_error{};
 };
+
+// Where the messages of a named communicator are found.
+std::uint32_t named_channel(std::uint32_t family, std::pair<int, int> pair);
 
 // A new communicator of this process, announced to its peers. Throws std::bad_alloc.
 Communicator* create_communicator(std::uint64_t id, int size, int rank);

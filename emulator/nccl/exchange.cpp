@@ -76,6 +76,12 @@ std::uint32_t representative(const Placed& placed, int member, const RankSlot& s
   return slot.representative.load(std::memory_order_acquire);
 }
 
+// Where a rank that is `distance` on from the one it stands for has that one's transfers: with whom is as far on.
+std::uint32_t moved(const Communicator& comm, int distance) {
+  if (!comm.pair_in_world) return comm.channel;
+  return named_channel(*comm.pair_in_world, {comm.members[0] + distance, comm.members[1] + distance});
+}
+
 // Where member `member` of the call's communicator leaves what this call receives from it; the
 // representative's place when that rank was ended or never started.
 std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_representative) {
@@ -88,6 +94,7 @@ std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_r
   const RankSlot* slot = rank_slot(static_cast<int>(who->rank));
   if (!slot || !(is_in(*slot, RankState::kEnded) || is_in(*slot, RankState::kAbsent))) return std::nullopt;
   channel.rank = representative(placed, member, *slot);
+  channel.communicator = moved(*placed.comm, static_cast<int>(channel.rank) - static_cast<int>(who->rank));
   return channel;
 }
 

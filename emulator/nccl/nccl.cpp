@@ -171,9 +171,9 @@ int ncclGetUniqueId(UniqueId* id) {
 // The launcher's bootstrap: `unique_id` is or will be the id of this communicator. `list_members`: in the trace, too,
 // where the launcher does not know the groups of the world.
 void maya_name_communicator(const UniqueId* unique_id, std::uint64_t id, std::uint32_t family, int low, int high,
-                            const int* members, int size, int list_members) {
+                            int world, const int* members, int size, int list_members) {
   name_communicator(id_of(*unique_id),
-                    {id, family, {low, high}, std::vector<int>(members, members + size), list_members != 0});
+                    {id, family, {low, high}, world != 0, std::vector<int>(members, members + size), list_members != 0});
 }
 
 int ncclCommInitRank(void** comm, int size, UniqueId id, int rank) { return create(comm, id_of(id), size, rank); }

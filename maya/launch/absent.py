@@ -90,10 +90,11 @@ class NamingStore(Store):
 
     in_trace = True  # who the members are: nothing else tells of a rank that ends before it makes its own
 
-    def __init__(self, inner: Store, groups: Groups) -> None:
+    def __init__(self, inner: Store, groups: Groups, world: int) -> None:
         super().__init__()
         self._inner = inner
         self._groups = groups
+        self._world = world
         self._shared = SymmetricMemory()
         self._name = ctypes.CDLL(None).maya_name_communicator
 
@@ -127,6 +128,7 @@ class NamingStore(Store):
             ctypes.c_uint64(identity),
             ctypes.c_uint32(group.family),
             *pair,
+            len(group.ranks) == self._world,
             (ctypes.c_int * len(ranks))(*ranks),
             len(ranks),
             self.in_trace,
@@ -191,7 +193,7 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
         inner = TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
-        store = AnsweringStore(inner, groups)
+        store = AnsweringStore(inner, groups, world)
         _kept.append(store)
         yield store, rank, world
 
@@ -208,7 +210,7 @@ def name_communicators(rank: int) -> None:
     def naming(original: Callable[..., Any]) -> Callable[..., Any]:
         def handler(*args: Any, **options: Any) -> Iterator[tuple[Store, int, int]]:
             for inner, own_rank, world in original(*args, **options):
-                store = NamingStore(inner, groups)
+                store = NamingStore(inner, groups, world)
                 _kept.append(store)
                 yield store, own_rank, world
 

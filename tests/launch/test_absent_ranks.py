@@ -141,7 +141,9 @@ def test_who_stands_for_an_absent_stage_tells_what_it_would(launch: Launch) -> N
     assert few.launched < 32
     assert not any("not started" in note for note in few.notes)
     # Classes are not numbered alike.
-    made = [[[call[:2] for call in rank] for rank in work(r)] for r in (few, launch(SHAPES, 32, ranks="dedup"))]
+    made = [
+        [[call[:2] for call in rank] for rank in work(r)] for r in (few, launch(SHAPES, 32, ranks="dedup"))
+    ]
     assert made[0] == made[1]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from maya.launch.observed import Observed
 from maya.launch.stages import hashes_in_line
-from maya.launch.topology import Axis
+from maya.launch.topology import Axis, Topology
 
 ALL_AT_ONCE = 16  # the longest axis that is started whole when its ends differ
 LONGEST_SEARCH = 64  # ranks started along one axis, at most
@@ -24,9 +24,12 @@ LONG_PIPELINE = 8
 class Along:
     """`ranks` are those along the axis, by position; `seen` is what the started ranks of the world did, and grows."""
 
-    def __init__(self, axis: Axis, ranks: list[int], seen: Mapping[int, Observed]) -> None:
+    def __init__(
+        self, topology: Topology, axis: Axis, ranks: list[int], seen: Mapping[int, Observed]
+    ) -> None:
         self.axis = axis
         self.ranks = ranks
+        self._topology = topology
         self.told: frozenset[int] = frozenset()  # positions that those `telling` tell of
         self.telling = (0, 0)
         self.classes = np.zeros(axis.size, np.int32)  # [size] the position that stands for each
@@ -59,7 +62,8 @@ class Along:
         if size < LONG_PIPELINE:
             return None
         ends = (self._at(position) for position in (0, size - 1))
-        if not all(end.transfers & self.axis.families and end.blocks() for end in ends):
+        # Transfers in another group, such as the world's, are not told from a stage to the next (trace/inferred.py).
+        if not all({f for f, _ in end.transfers} & self.axis.families and end.blocks() for end in ends):
             return None
         # Layers of two kinds in turn make every other stage another one: no distance between the three may hide that.
         upper = next(p for p in range(size // 2, 1, -1) if math.gcd(p - 1, size - 3) == 1)
@@ -75,9 +79,9 @@ class Along:
 
     def nearly_alike(self) -> bool:
         """Whether the started ranks made the same calls, but for a few, as for loading a batch."""
-        first, *others = map(self._at, self._known)
-        if any(one.transfers & self.axis.families for one in (first, *others)):
+        if self._hand_on():
             return False
+        first, *others = map(self._at, self._known)
         return all(first.hash == one.hash or first.share_unlike(one) <= ALIKE for one in others)
 
     def classify(self) -> list[str]:
@@ -114,11 +118,17 @@ class Along:
     def spread(self) -> float:
         """By how much the calls of the started ranks differ. Infinite for an axis along which ranks send to single
         peers: there the order of calls matters, as in a pipeline."""
-        seen = [self._at(p) for p in self._known]
-        if any(one.transfers & self.axis.families for one in seen):
+        if self._hand_on():
             return math.inf
-        calls = [one.calls for one in seen]
+        calls = [self._at(p).calls for p in self._known]
         return max(calls) / max(min(calls), 1) - 1
+
+    def _hand_on(self) -> bool:
+        """Whether a started rank sent to one that is elsewhere along the axis, or received from it."""
+        places = self.axis.position
+        transfers = ((self.ranks[p], transfer) for p in self._known for transfer in self._at(p).transfers)
+        peers = ((rank, self._topology.peer(rank, *transfer)) for rank, transfer in transfers)
+        return any(peer is not None and places[peer] != places[rank] for rank, peer in peers)
 
     @property
     def _irregular(self) -> bool:

@@ -22,9 +22,8 @@ _Lines = dict[int, dict[str, Any]]  # of a kind, by number
 class Observed:
     hash: int  # rolling hash of the iteration's device calls
     calls: int  # device calls of that iteration; those before depend on what a compiler found in its cache
-    transfers: frozenset[int] = (
-        frozenset()
-    )  # families (topology.py) on which it sent to or received from one peer
+    # Families (topology.py) on which it sent to or received from one peer, and that one's place in their group.
+    transfers: frozenset[tuple[int, int]] = frozenset()
     used: frozenset[tuple[int, str]] = frozenset()  # families and collectives, since the script began
     # Both are worked out when first asked for. The blocks of an iteration with such transfers (stages.py), of the first
     # one without what it sets up before them: asked of long pipelines.
@@ -52,7 +51,7 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     start = int(steps[-2]) + 1 if len(steps) > 1 else 0
     segment = int(records["hash"][-1]) if segment_hash is None else segment_hash
     table = _Table(path.with_suffix(".ops"))
-    transfers = frozenset(family for family, _ in table.used(records[records["peer"] >= 0]))
+    transfers = table.transfers(records[records["peer"] >= 0])
     calls = records[start:]
 
     @cache
@@ -92,6 +91,15 @@ class _Table:
             (self.communicators[index]["family"], str(self.operations.get(op, {}).get("collective")))
             for index, op in ((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())
             if "family" in self.communicators.get(index, {})
+        )
+
+    def transfers(self, made: NDArray[np.void]) -> frozenset[tuple[int, int]]:
+        pairs = np.unique(made["arg"].astype(np.int64) << 32 | made["peer"])
+        found = ((self.communicators.get(pair >> 32, {}), pair & 0xFFFFFFFF) for pair in pairs.tolist())
+        return frozenset(
+            (line["family"], line["pair"][peer] if "pair" in line else peer)
+            for line, peer in found
+            if "family" in line
         )
 
 

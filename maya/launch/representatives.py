@@ -75,7 +75,7 @@ class Representatives:
         for at, axis in enumerate(axes):
             before, after = (0,) * at, (0,) * (len(axes) - at - 1)
             ranks = [self._rank_at[(*before, p, *after)] for p in range(axis.size)]
-            self.axes.append(Along(axis, ranks, self.seen))
+            self.axes.append(Along(self.topology, axis, ranks, self.seen))
         in_question = self._in_question()
         while wanted := self._new(along.ranks[p] for along in in_question for p in along.probes()):
             yield wanted

@@ -66,6 +66,11 @@ class Topology:
             axes.append(Axis(int(rest.max()) + 1, rest, self._with_position(rest)))
         return axes
 
+    def peer(self, rank: int, family: int, place: int) -> int | None:
+        """Who is at that place of the group of the family that `rank` is in."""
+        group = self.families[family].group(rank) if family in self.families else None
+        return None if group is None else int(group[place])
+
     def _independent(self) -> list[Family]:
         families = [f for f in self.families.values() if f.covers_the_world and 1 < f.size < self.world]
         families.sort(key=lambda family: family.size)

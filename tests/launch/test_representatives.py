@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,11 +22,14 @@ Work = Callable[[int, int, int], object]  # of a rank at (data, pipeline, tensor
 class World:
     """Data x pipeline x tensor parallel ranks, tensor innermost; `work` says which ranks do the same."""
 
-    def __init__(self, path: Path, shape: tuple[int, int, int], work: Work) -> None:
-        self.shape, self.work, self.path = shape, work, path
+    def __init__(
+        self, path: Path, shape: tuple[int, int, int], work: Work, *, talks_in_world: bool = False
+    ) -> None:
+        self.shape, self.work, self.path, self.talks_in_world = shape, work, path, talks_in_world
         self.size = int(np.prod(shape))
         mesh = np.arange(self.size).reshape(shape)
         groups = [group for axis in range(3) for group in np.moveaxis(mesh, axis, 2).reshape(-1, shape[axis])]
+        groups += [mesh.reshape(-1)] if talks_in_world else []
         np.array([word for group in groups for word in (len(group), *group)], "<i4").tofile(path)
         self.place = np.stack(np.unravel_index(np.arange(self.size), shape), 1)
 
@@ -41,13 +45,13 @@ class World:
         blocks: Callable[..., tuple[int, ...]] = lambda *place: (),
     ) -> Representatives:
         plan = Representatives(self.size, self.topology, trusting=trusting, alike=alike)
-        transfers, used = self.transfers(), self.used()
+        used = self.used()
         for batch in plan.batches():
             assert batch and not set(batch) & set(plan.seen)
             for rank in batch:
                 place = self.place[rank].tolist()
                 plan.seen[rank] = Observed(
-                    hash(repr(self.work(*place))), calls(*place), transfers, used,
+                    hash(repr(self.work(*place))), calls(*place), self.transfers(rank), used,
                     partial(blocks, *place), partial(dict, {0: 980, calls(*place): calls(*place) - 980}),
                 )  # fmt: skip
         return plan
@@ -55,11 +59,17 @@ class World:
     def used(self) -> frozenset[tuple[int, str]]:
         return frozenset((family, "all_reduce") for family in self.topology().families)
 
-    def transfers(self) -> frozenset[int]:
-        """Pipelines send to single peers."""
-        pipeline = [0, self.shape[2]] if self.shape[1] > 1 else None
+    def transfers(self, rank: int) -> frozenset[tuple[int, int]]:
+        """Stages send to the ones beside them, in their pipeline's group or, with `talks_in_world`, in the world's."""
+        if self.shape[1] == 1:
+            return frozenset()
+        first = [*range(self.size)] if self.talks_in_world else [0, self.shape[2]]
         families = self.topology().families.values()
-        return frozenset(f.id for f in families if f.groups[0][:2].tolist() == pipeline)
+        family = next(f for f in families if f.groups[0][: len(first)].tolist() == first)
+        own, stage = family.group(rank), int(self.place[rank][1])
+        assert own is not None
+        beside = (rank + step * self.shape[2] for step in (-1, 1) if 0 <= stage + step < self.shape[1])
+        return frozenset((family.id, own.tolist().index(peer)) for peer in beside)
 
 
 def inferred_rightly(world: World, plan: Representatives) -> bool:
@@ -114,9 +124,12 @@ def test_ranks_that_all_differ_a_little_get_one_representative_and_a_note(tmp_pa
     assert "differ a little" in plan.notes[0]
 
 
-def test_stages_are_never_taken_for_one_another(tmp_path: Path):
+@pytest.mark.parametrize("talks_in_world", [False, True])
+def test_stages_are_never_taken_for_one_another(tmp_path: Path, talks_in_world: bool):
     """They differ as little, but in an order that matters."""
-    world = World(tmp_path / "log", (1, 16, 1), lambda data, stage, tensor: stage)
+    world = World(
+        tmp_path / "log", (2, 16, 2), lambda data, stage, tensor: stage, talks_in_world=talks_in_world
+    )
     plan = world.run(lambda data, stage, tensor: 1000 + stage)
     assert len(set(plan.representative_of())) == 16
 
@@ -221,7 +234,7 @@ def test_what_was_inferred_of_stages_can_be_started_after_all(tmp_path: Path):
     } == set(range(16))
     for rank in started:
         place = world.place[rank].tolist()
-        plan.seen[rank] = Observed(hash(repr(world.work(*place))), 1000, world.transfers())
+        plan.seen[rank] = Observed(hash(repr(world.work(*place))), 1000, world.transfers(rank))
     assert not plan.inferred
     assert inferred_rightly(world, plan)
 

@@ -48,9 +48,9 @@ std::vector<values::Part> whole(std::size_t bytes) { return {{0, static_cast<std
 std::vector<values::Part> known_payload(const Placed& placed, const std::byte* data, std::size_t bytes) {
   const values::Content content = content_of(placed.call.type);
   if (values::known(data, bytes, content)) return whole(bytes);
-  if (reduces(placed.call.collective) || content == values::Content::kFloat) return {};
-  if (content == values::Content::kInteger) return values::known_parts(data, bytes, content);
-  return std::any_of(data, data + bytes, [](std::byte b) { return b != std::byte{}; }) ? whole(bytes) : std::vector<values::Part>{};
+  if (content == values::Content::kInteger && !reduces(placed.call.collective)) return values::known_parts(data, bytes, content);
+  if (content != values::Content::kBytes || std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{}; })) return {};
+  return whole(bytes);
 }
 
 // Who a member is: as its name tells, else as it announced itself.
@@ -76,12 +76,6 @@ std::uint32_t representative(const Placed& placed, int member, const RankSlot& s
   return slot.representative.load(std::memory_order_acquire);
 }
 
-// Where a rank that is `distance` on from the one it stands for has that one's transfers: with whom is as far on.
-std::uint32_t moved(const Communicator& comm, int distance) {
-  if (!comm.pair_in_world) return comm.channel;
-  return named_channel(*comm.pair_in_world, {comm.members[0] + distance, comm.members[1] + distance});
-}
-
 // Where member `member` of the call's communicator leaves what this call receives from it; the
 // representative's place when that rank was ended or never started.
 std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_representative) {
@@ -94,7 +88,11 @@ std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_r
   const RankSlot* slot = rank_slot(static_cast<int>(who->rank));
   if (!slot || !(is_in(*slot, RankState::kEnded) || is_in(*slot, RankState::kAbsent))) return std::nullopt;
   channel.rank = representative(placed, member, *slot);
-  channel.communicator = moved(*placed.comm, static_cast<int>(channel.rank) - static_cast<int>(who->rank));
+  if (const auto family = placed.comm->pair_in_world) {  // who stands for one rank talks to the rank as far from it
+    const int distance = static_cast<int>(channel.rank) - static_cast<int>(who->rank);
+    const std::vector<int>& pair = placed.comm->members;
+    channel.communicator = named_channel(*family, {pair[0] + distance, pair[1] + distance});
+  }
   return channel;
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -51,7 +51,7 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     start = int(steps[-2]) + 1 if len(steps) > 1 else 0
     segment = int(records["hash"][-1]) if segment_hash is None else segment_hash
     table = _Table(path.with_suffix(".ops"))
-    transfers = table.transfers(records[records["peer"] >= 0])
+    transfers = table.transfers(records)
     calls = records[start:]
 
     @cache
@@ -85,22 +85,24 @@ class _Table:
 
     def used(self, records: NDArray[np.void]) -> frozenset[tuple[int, str]]:
         """Families and the collectives on them."""
-        made = records[records["kind"] == RecordKind.COLLECTIVE]
-        pairs = np.unique(made["arg"].astype(np.int64) << 32 | made["op"])
+        made = self._in_families(records[records["kind"] == RecordKind.COLLECTIVE], "op")
         return frozenset(
-            (self.communicators[index]["family"], str(self.operations.get(op, {}).get("collective")))
-            for index, op in ((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())
-            if "family" in self.communicators.get(index, {})
+            (line["family"], str(self.operations.get(op, {}).get("collective"))) for line, op in made
         )
 
-    def transfers(self, made: NDArray[np.void]) -> frozenset[tuple[int, int]]:
-        pairs = np.unique(made["arg"].astype(np.int64) << 32 | made["peer"])
-        found = ((self.communicators.get(pair >> 32, {}), pair & 0xFFFFFFFF) for pair in pairs.tolist())
+    def transfers(self, records: NDArray[np.void]) -> frozenset[tuple[int, int]]:
+        """Families, and the places of single peers in their groups."""
+        made = self._in_families(records[records["peer"] >= 0], "peer")
         return frozenset(
-            (line["family"], line["pair"][peer] if "pair" in line else peer)
-            for line, peer in found
-            if "family" in line
+            (line["family"], line["pair"][peer] if "pair" in line else peer) for line, peer in made
         )
+
+    def _in_families(self, made: NDArray[np.void], column: str) -> Iterator[tuple[dict[str, Any], int]]:
+        """The lines of communicators of families that collectives were `made` on, each with what `column` says."""
+        for pair in np.unique(made["arg"].astype(np.int64) << 32 | made[column]).tolist():
+            line = self.communicators.get(pair >> 32, {})
+            if "family" in line:
+                yield line, pair & 0xFFFFFFFF
 
 
 def _numbered(table: list[str], kind: str) -> _Lines:

@@ -151,6 +151,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         attention_backend=AttnBackend[args.attention_backend],
         apply_query_key_layer_scaling=args.apply_query_key_layer_scaling,
         qk_layernorm=args.qk_layernorm,
+        test_mode=args.test_mode,
         rotary_interleaved=args.rotary_interleaved,
         attention_dropout=args.attention_dropout,
         hidden_dropout=args.hidden_dropout,

@@ -52,8 +52,9 @@ def _model(group: argparse._ArgumentGroup) -> None:
                        dest="attention_softmax_in_fp32")  # fmt: skip
     group.add_argument("--apply-query-key-layer-scaling", action="store_true")
     group.add_argument("--qk-layernorm", action="store_true", help="normalise queries and keys")
-    group.add_argument("--test-mode", action="store_true",
-                       help="compare the weights of --qk-layernorm between ranks in each forward pass")
+    group.add_argument(
+        "--test-mode", action="store_true", help="compare --qk-layernorm's weights between ranks"
+    )
     group.add_argument("--init-method-std", type=float, default=0.02)
     group.add_argument("--transformer-impl", choices=["local", "transformer_engine"], default="local")
     group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"],

@@ -244,6 +244,19 @@ def test_megatron_as_it_was_before_2022(predict):
     assert sent == {bytes / 2 for bytes in whole}  # of each rank: one of two shares
 
 
+def test_megatron_that_compares_its_norms_between_ranks(predict):
+    script, megatron = EXAMPLES / "megatron/pretrain_gpt.py", [*MEGATRON, "--qk-layernorm"]
+    trusting, comparing = (
+        predict(["--gpus", "8"], script, *megatron, *more) for more in ([], ["--test-mode"])
+    )
+    assert comparing["verdict"] == "FITS", comparing["message"]
+    gathered, before = (
+        sum(each["calls"] for each in prediction["communication"] if each["collective"] == "all_gather")
+        for prediction in (comparing, trusting)
+    )
+    assert gathered > before
+
+
 def test_megatron_that_reports_each_iteration(predict):
     script, options = EXAMPLES / "megatron/pretrain_gpt.py", ["--gpus", "8"]
     silent = predict(options, script, *MEGATRON)

@@ -195,12 +195,16 @@ def residual_grid(table: GemmTable, rates: Rates, model: TileModel) -> Grid:
 
 def interpolate(grid: Grid, points: FloatArray) -> FloatArray:
     """Trilinear interpolation of grid[3] at points [count, 3]."""
-    value = np.zeros(len(points))
-    below, share = zip(*(_cell(axis, points[:, i]) for i, axis in enumerate(grid[:3])), strict=True)
-    for corner in np.ndindex(2, 2, 2):
-        weight = np.prod([s if c else 1 - s for c, s in zip(corner, share, strict=True)], axis=0)
-        value += weight * grid[3][tuple(b + c for b, c in zip(below, corner, strict=True))]
-    return value
+    (i, a), (j, b), (k, c) = (_cell(axis, points[:, number]) for number, axis in enumerate(grid[:3]))
+    values = grid[3]
+
+    def edge(i: NDArray[np.intp], j: NDArray[np.intp]) -> FloatArray:
+        return values[i, j, k] * (1 - c) + values[i, j, k + 1] * c
+
+    def face(i: NDArray[np.intp]) -> FloatArray:
+        return edge(i, j) * (1 - b) + edge(i, j + 1) * b
+
+    return face(i) * (1 - a) + face(i + 1) * a
 
 
 def _cell(axis: FloatArray, at: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from maya.trace.types import Kernel
@@ -135,6 +136,11 @@ FAMILIES = (
 )
 
 
+@lru_cache(maxsize=4096)
+def _matching(name: str) -> Family | None:
+    return next((family for family in FAMILIES if family.pattern.search(name)), None)
+
+
 def traffic(kernel: Kernel) -> Traffic | None:
     """The bytes that kernel moves, or None when nothing about it tells."""
     if "symmetric_memory::" in kernel.name:  # a write to each peer and a read of what it wrote
@@ -143,7 +149,7 @@ def traffic(kernel: Kernel) -> Traffic | None:
         return Traffic(0.0, clocks=kernel.elements)
     if found := _STRIDED.search(kernel.name):
         return _strided(kernel, int(found[1]))
-    family = next((f for f in FAMILIES if f.pattern.search(kernel.name)), None)
+    family = _matching(kernel.name)
     variant = family.variant if family else "elementwise"
     operands = _operands(kernel)
     item = item_bytes(kernel.name)

@@ -83,11 +83,21 @@ void forget_output(const Gemm& gemm, const Output& output) {
   }
 }
 
+// A linear layer's forward product, its weight the transposed first matrix: each column of the output is a token's.
+void assume_scores(const Gemm& gemm, const Output& output) {
+  if (!gemm.transpose_a || gemm.transpose_b || gemm.batch != 1 || output.pointers || output.data == nullptr ||
+      output.leading_dimension != gemm.m) {
+    return;
+  }
+  values::assume_scores(static_cast<std::byte*>(output.data), dtype_name(gemm.c), gemm.n, gemm.m, gemm.k);
+}
+
 }  // namespace
 
 void record_gemm(const Gemm& gemm, const Output& output, void* stream, bool blocking) {
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return;
   forget_output(gemm, output);
+  assume_scores(gemm, output);
   const std::uint32_t op =
       intern_operation(std::as_bytes(std::span(&gemm, 1)), [&] { return describe(gemm); });
   RecordFields fields;

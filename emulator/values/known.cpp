@@ -63,7 +63,7 @@ void KnownBytes::cut(std::uintptr_t begin, std::uintptr_t end) {
   }
 }
 
-void KnownBytes::wrote(std::uintptr_t begin, std::size_t bytes, Content content, bool assumed) {
+void KnownBytes::wrote(std::uintptr_t begin, std::size_t bytes, Content content, Assumption assumed) {
   if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
   Range written{begin + bytes, content, assumed};
@@ -106,22 +106,22 @@ void KnownBytes::clobber(std::uintptr_t begin) {
   forget(begin, end - begin);
 }
 
-bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const {
+bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const {
   const std::uintptr_t end = begin + bytes;
   const std::lock_guard lock(mutex_);
   auto range = holding(begin);
-  bool any_assumed = false;
+  Assumption found = assumed;
   while (begin < end) {
     if (range == ranges_.end() || range->first > begin || !readable(range->second.content, content)) return false;
     begin = range->second.end;
-    any_assumed |= range->second.assumed;
+    found = std::max(found, range->second.assumed);
     ++range;
   }
-  assumed |= any_assumed;
+  assumed = found;
   return true;
 }
 
-std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const {
+std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const {
   const std::uintptr_t end = begin + bytes;
   const std::lock_guard lock(mutex_);
   auto range = holding(begin);
@@ -133,7 +133,7 @@ std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Con
     const auto last = static_cast<std::uint32_t>(std::min(range->second.end, end) - begin);
     if (!found.empty() && found.back().end == first) found.back().end = last;
     else found.push_back({first, last});
-    assumed |= range->second.assumed;
+    assumed = std::max(assumed, range->second.assumed);
   }
   return found;
 }
@@ -155,7 +155,7 @@ std::pair<std::uintptr_t, KnownBytes::Range> KnownBytes::range(std::uintptr_t ad
   const std::lock_guard lock(mutex_);
   const auto found = holding(address);
   if (found == ranges_.end() || found->second.content == Content::kUncomputed) {
-    return {address, {address, Content::kBytes, false}};
+    return {address, {address, Content::kBytes, Assumption::kNone}};
   }
   return *found;
 }

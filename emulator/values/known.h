@@ -14,13 +14,13 @@ namespace maya::values {
 // Disjoint ranges of known bytes. Every byte outside them reads zero: forgetting a range zeroes it.
 class KnownBytes {
  public:
-  void wrote(std::uintptr_t begin, std::size_t bytes, Content content, bool assumed);
+  void wrote(std::uintptr_t begin, std::size_t bytes, Content content, Assumption assumed);
   void forget(std::uintptr_t begin, std::size_t bytes);
   void clobber(std::uintptr_t begin);
-  // Sets `assumed` where it is known and any of it is assumed.
-  bool known(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const;
-  // The parts that are known so, and whether any of them is assumed.
-  std::vector<Part> parts(std::uintptr_t begin, std::size_t bytes, Content content, bool& assumed) const;
+  // Raises `assumed` to what it follows from where it is known.
+  bool known(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const;
+  // The parts that are known so, and what they follow from.
+  std::vector<Part> parts(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const;
   // What the known range that holds `begin` was written as.
   Content content(std::uintptr_t begin) const;
   // Whether `begin` holds an integer that nobody computed.
@@ -29,7 +29,7 @@ class KnownBytes {
   struct Range {
     std::uintptr_t end;
     Content content;
-    bool assumed;
+    Assumption assumed;
     bool operator==(const Range&) const = default;
   };
   // The known range that holds `address`, from its first byte; empty: none does.

@@ -49,7 +49,7 @@ bool Mover::holds(const std::byte* from) const {
 void Mover::look_up(const std::byte* from) {
   flush();
   std::tie(source_, range_) = known_bytes().range(reinterpret_cast<std::uintptr_t>(from));
-  if (holds(from) && range_.assumed) Derivation::assume();
+  if (holds(from)) Derivation::follow(range_.assumed);
 }
 
 void Mover::extend(std::byte* to) {

@@ -1,8 +1,9 @@
 // Decodes the kernels behind topk, sort and histograms (PyTorch 2.6 to 2.11, ATen/native/cuda/TensorTopK.cu, Sort.cu,
 // SortStable.cu, SummaryOps.cu; cub 2.x): which experts tokens go to, and how many tokens each expert gets.
 //
-// What is picked by values that nobody computed is spread evenly: a router that is balanced, as its loss or its bias
-// makes it, gives each expert equally many tokens. Row r of a top-k of n picks elements r * k, r * k + 1, .. (mod n).
+// What is picked by values that nobody computed is spread evenly, what is picked by a router's assumed scores likewise: a
+// router that is balanced, as its loss or its bias makes it, gives each expert equally many tokens. Row r of a top-k of n
+// picks elements r * k, r * k + 1, .. (mod n).
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -55,6 +56,8 @@ struct Slices {
   bool known() const {
     return computes(elements(), type, false) && values::known(info.data, span(), content_of(type));
   }
+  // Whether their order is that of their values: scores that are assumed rank nothing.
+  bool ranks() const { return known() && !(is_float(type) && Derivation::scored()); }
   Lane value(std::int64_t slice, std::int64_t place) const { return load(type, at(slice, place)); }
 };
 
@@ -86,7 +89,7 @@ class TopK : public Executor {
         values.length > input.length) {
       return false;
     }
-    if (input.known()) {
+    if (input.ranks()) {
       pick(input, values, indices, launch.argument<bool>(3));
       return true;
     }
@@ -113,7 +116,7 @@ class TopK : public Executor {
   }
 
   void spread(const Slices& indices, std::int64_t choices) const {
-    Derivation::assume();
+    Derivation::pick();
     Output places(ScalarType::kInt64);
     for (std::int64_t slice = 0; slice < indices.count; ++slice) {
       for (std::int64_t rank = 0; rank < indices.length; ++rank) {
@@ -147,10 +150,10 @@ class SortInPlace : public Executor {
       forget(values.info.data, values.span());
       return true;
     }
-    const bool ranks = keys.known();
+    const bool ranks = keys.ranks();
     if (!ranks) {
       forget(keys.info.data, keys.span());
-      Derivation::assume();
+      Derivation::pick();
     }
     for (std::int64_t slice = 0; slice < keys.count; ++slice) {
       const auto order = ranks ? ranked(keys, slice, descending_.value_or(false) || (!descending_ && launch.argument<bool>(6)))

@@ -276,6 +276,7 @@ class Reduction : public Executor {
         !known_operand(*whole, 0, {arguments.source, shape_.element})) {
       return false;
     }
+    if (picks(arguments) && Derivation::scored()) return false;  // scores rank nothing (ranking.cpp)
     // Of large floating-point tensors only those that count what was picked.
     if (computes(whole->numel, shape_.element, Derivation::assumed())) return true;
     if (Derivation::assumed()) lose("a reduction of " + std::to_string(whole->numel) + " elements");
@@ -284,6 +285,11 @@ class Reduction : public Executor {
 
   // The second result is packed as the first, in elements of its own type (ReduceOp::set_results).
   bool indexes() const { return shape_.kind == Kind::kMaximumAt || shape_.kind == Kind::kMinimumAt; }
+  // Whether it tells an element of each row, not its value alone.
+  bool picks(const Arguments& arguments) const {
+    const bool only = shape_.kind == Kind::kArgMaximum || shape_.kind == Kind::kArgMinimum;
+    return only || (indexes() && arguments.results == 2);
+  }
   ScalarType second_type() const { return indexes() ? ScalarType::kInt64 : shape_.result; }
   std::int64_t second_offset(std::int64_t offset) const {
     return offset / static_cast<std::int64_t>(size_of(shape_.result)) * static_cast<std::int64_t>(size_of(second_type()));
@@ -311,15 +317,15 @@ class Reduction : public Executor {
 
   // Which element an uncomputed row is largest or smallest at: each row the next (ranking.cpp).
   void assume_picks(const Arguments& arguments) const {
-    const bool only = shape_.kind == Kind::kArgMaximum || shape_.kind == Kind::kArgMinimum;
-    if ((!only && !(indexes() && arguments.results == 2)) || arguments.kept.numel > kCountableElements) return;
-    std::byte* const picks = only ? arguments.result : arguments.second_result;
-    if (!on_device(picks, 1)) return;
-    Derivation::assume();
+    if (!picks(arguments) || arguments.kept.numel > kCountableElements) return;
+    const bool only = !indexes();
+    std::byte* const picked = only ? arguments.result : arguments.second_result;
+    if (!on_device(picked, 1)) return;
+    Derivation::pick();
     Output output(ScalarType::kInt64);
     std::int64_t row = 0;
     walk(arguments.kept, 1, [&](const auto& kept) {
-      output.put(picks + (only ? kept[0] : second_offset(kept[0])), Lane{.i = row++ % arguments.reduced.numel});
+      output.put(picked + (only ? kept[0] : second_offset(kept[0])), Lane{.i = row++ % arguments.reduced.numel});
     });
   }
 

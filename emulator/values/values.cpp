@@ -1,5 +1,6 @@
 #include "values/values.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -54,7 +55,7 @@ Executors& executors() {
   return instance;
 }
 
-thread_local bool assumed_input = false;  // of the operation that this thread is at
+thread_local Assumption assumed_input = Assumption::kNone;  // of the operation that this thread is at
 
 // One line in the rank's table, once a process.
 void annotate_once(const std::string& line) {
@@ -70,6 +71,9 @@ void note(std::string_view text) { annotate_once("{\"note\": " + json_quote(text
 constexpr std::string_view kBalanced =
     "what is picked by values that nobody computes (the experts of a token) is taken to be balanced: each expert gets "
     "equally many tokens";
+constexpr std::string_view kScored =
+    "the script reads what follows from a product of few columns (a router's scores), which nobody computes: it is taken to be "
+    "as by first weights (a loop until experts are balanced ends as it does then)";
 constexpr std::string_view kUncomputed =
     "the script reads integers or truth values that nobody computes: it finds zeros, and may have taken another way than it would";
 
@@ -80,10 +84,12 @@ bool on_device(const void* pointer, std::size_t bytes) {
          (bytes <= 1 || is_device_pointer(static_cast<const std::byte*>(pointer) + bytes - 1));
 }
 
-Derivation::Derivation() : outer_(std::exchange(assumed_input, false)) {}
+Derivation::Derivation() : outer_(std::exchange(assumed_input, Assumption::kNone)) {}
 Derivation::~Derivation() { assumed_input = outer_; }
-bool Derivation::assumed() { return assumed_input; }
-void Derivation::assume() { assumed_input = true; }
+bool Derivation::assumed() { return assumed_input != Assumption::kNone; }
+bool Derivation::scored() { return assumed_input == Assumption::kScore; }
+void Derivation::follow(Assumption found) { assumed_input = std::max(assumed_input, found); }
+void Derivation::pick() { assumed_input = Assumption::kPick; }
 
 void lose(std::string_view what) {
   annotate_once("{\"uncovered\": " + json_quote(std::string(what) + ", which follows from the experts that tokens are "
@@ -98,7 +104,7 @@ void forget(const void* pointer, std::size_t bytes) { known_bytes().forget(addre
 
 void forget_integers(const void* pointer, std::size_t bytes) {
   forget(pointer, bytes);
-  if (bytes <= kSmallBytes) known_bytes().wrote(address(pointer), bytes, Content::kUncomputed, false);
+  if (bytes <= kSmallBytes) known_bytes().wrote(address(pointer), bytes, Content::kUncomputed, Assumption::kNone);
 }
 
 void clobber(const void* pointer) { known_bytes().clobber(address(pointer)); }
@@ -124,7 +130,7 @@ void copy(void* destination, const void* source, std::size_t bytes) {
 
 void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   const bool real = bytes <= kCountableBytes && known(source, bytes);
-  if (real && Derivation::assumed()) note(kBalanced);
+  if (real && Derivation::assumed()) note(Derivation::scored() ? kScored : kBalanced);
   if (!real && known_bytes().uncomputed(address(source))) note(kUncomputed);
   if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
   else zero(destination, bytes);

@@ -7,7 +7,8 @@
 // uncomputed zeros ever reaches the framework.
 //
 // What is picked by values that nobody computed (the experts of a token) is *assumed*: spread evenly over what there is
-// to pick from (ranking.cpp). All that follows from an assumed value is assumed, and the trace notes when the host reads it.
+// to pick from (ranking.cpp). So are the scores of a router (scores.cpp), as long as nothing is picked by them. All that
+// follows from an assumed value is assumed, and the trace notes when the host reads it.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +30,9 @@ inline constexpr std::size_t kCountableBytes = 8 * static_cast<std::size_t>(kCou
 // kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kUncomputed is
 // not known: integers or truth values that read zero, of which the host is told when it reads them.
 enum class Content : std::uint8_t { kBytes, kInteger, kFloat, kCountableFloat, kUncomputed };
+
+// What a known value follows from; of several the last.
+enum class Assumption : std::uint8_t { kNone, kPick, kScore };
 
 // A launch, called by the CUDA runtime and driver entry points before they return, in program order.
 // `args[i]` points to the i-th by-value parameter. Costs one branch where the kernel has no executor.
@@ -65,6 +69,10 @@ void copy(void* destination, const void* source, std::size_t bytes);
 // A device-to-host copy of any size: real bytes or zeros.
 void copy_to_host(void* destination, const void* source, std::size_t bytes);
 
+// A product gave [rows, columns] elements, each the sum of `depth` terms, that were forgotten. Of one that may be a router's
+// (rows: tokens, columns: experts) they become known, as scores by its first weights; of another nothing changes.
+void assume_scores(std::byte* data, std::string_view dtype, std::int64_t rows, std::int64_t columns, std::int64_t depth);
+
 // What this thread does with values until the end of this scope is one operation: what it writes after it found an
 // assumed value known is assumed too.
 class Derivation {
@@ -74,10 +82,12 @@ class Derivation {
   Derivation(const Derivation&) = delete;
   Derivation& operator=(const Derivation&) = delete;
   static bool assumed();
-  static void assume();  // from here on
+  static bool scored();  // by a router's scores
+  static void follow(Assumption found);  // from here on, besides what was found before
+  static void pick();                    // from here on, whatever was found before
 
  private:
-  bool outer_;
+  Assumption outer_;
 };
 
 // Tells the user that `what`, which follows from assumed values, was not computed: the prediction is INCOMPLETE.

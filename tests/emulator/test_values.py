@@ -190,6 +190,55 @@ def test_what_uncomputed_values_pick_is_balanced(emulate: Callable[..., Any]) ->
     assert len(run.trace.remarks) == 1 and "balanced" in run.trace.remarks[0]
 
 
+def test_megatrons_router_is_balanced_in_as_many_rounds_as_by_its_first_weights(
+    emulate: Callable[..., Any],
+) -> None:
+    run = emulate(
+        """
+        import torch
+        from unittest.mock import patch
+        from megatron.core.transformer.moe.moe_utils import sinkhorn
+        def rounds(scores):
+            with patch.object(torch, "mean", wraps=torch.mean) as change:  # asked for once a round
+                share = sinkhorn(scores.float())
+            return change.call_count, share
+        result = []
+        for tokens, hidden, experts in ((2048, 512, 4), (1024, 512, 8), (512, 4096, 16)):
+            torch.manual_seed(0)
+            weight = torch.randn(experts, hidden) * 0.02
+            x = torch.randn(tokens, hidden) * 0.74**0.5 + torch.randn(hidden) * 0.26**0.5
+            expected, _ = rounds(x @ weight.T)
+            found, share = rounds(torch.rand(tokens, hidden, device="cuda") @ weight.cuda().T)
+            loads = share.topk(1, dim=1).indices.flatten().bincount(minlength=experts)
+            result.append((expected, found, int(loads.max() - loads.min())))
+        """
+    )
+    assert min(expected for expected, _, _ in run.result) > 2
+    for expected, found, difference in run.result:
+        assert abs(found - expected) <= 1
+        assert difference == 0
+    assert any("router's scores" in remark for remark in run.trace.remarks)
+
+
+def test_products_that_are_no_routers_stay_uncomputed(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        def random(*shape):
+            return torch.rand(*shape, device="cuda")
+        products = [
+            random(64, 512) @ random(16, 512).T,      # few rows
+            random(1024, 64) @ random(16, 64).T,      # a narrow layer
+            random(1024, 512) @ random(1, 512).T,     # one column
+            random(8192, 512) @ random(8, 512).T,     # more than 64 KiB
+            random(1024, 512) @ random(512, 8),       # a weight's or an input's gradient
+        ]
+        result = [product.count_nonzero().item() for product in products]
+        """
+    )
+    assert run.result == [0] * 5
+
+
 # Of 4,096 tokens among 24 experts: everything larger than 64 KiB.
 ROUTING = """
 import torch

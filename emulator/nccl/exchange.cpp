@@ -333,7 +333,7 @@ void complete_large(const Placed& placed) {
   const std::size_t own = contribution_bytes(*placed.comm, call);
   const values::Content content = content_of(call.type);
   std::vector<std::byte> part;
-  if (call.send && content != values::Content::kFloat && values::known(call.send, own, content) && values::Derivation::assumed()) {
+  if (call.send && content != values::Content::kFloat && values::known(call.send, own, content) && values::Derivation::picked()) {
     const auto* const bytes = static_cast<const std::byte*>(call.send);
     if (call.collective == Collective::kAllGather && buffer_bytes(*placed.comm, call) <= values::kCountableBytes) part.assign(bytes, bytes + own);
     else values::lose("a large " + std::string(name(call.collective)) + " of integers");

@@ -15,8 +15,8 @@ namespace {
 bool known_elements(const std::byte* data, std::int64_t count, ScalarType type) {
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type);
   if (count <= 0 || !on_device(data, bytes) || !known(data, bytes, content_of(type, count))) return false;
-  if (computes(count, type, Derivation::assumed())) return true;
-  if (Derivation::assumed()) lose("what is kept of " + std::to_string(count) + " elements");
+  if (computes(count, type, Derivation::picked())) return true;
+  if (Derivation::picked()) lose("what is kept of " + std::to_string(count) + " elements");
   return false;
 }
 

@@ -85,7 +85,7 @@ class Elementwise : public Executor {
     }
     if (fills_with_zero(geometry, operands, object) || copies_large(geometry, operands)) return true;
     const bool copies = functor_->op == Op::kCopy && functor_->tensors > 0;
-    if (large(geometry, operands) && !copies && !Derivation::assumed()) {
+    if (large(geometry, operands) && !copies && !Derivation::picked()) {
       forget_operand(geometry, 0, operands[0]);
       return true;
     }
@@ -214,7 +214,7 @@ class Elementwise : public Executor {
     for (int at = 1; at <= functor_->tensors; ++at) {
       if (!on_device(operands[at].data, 1) || !known_operand(geometry, at, operands[at])) return false;
     }
-    if (functor_->tensors > 0 && Derivation::assumed()) lose(std::to_string(geometry.numel) + " integers or truth values");
+    if (functor_->tensors > 0 && Derivation::picked()) lose(std::to_string(geometry.numel) + " integers or truth values");
     return false;
   }
 

@@ -20,7 +20,7 @@ bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source) {
   if (small(elements, bytes)) return true;
   if (!on_device(source, bytes) || !known(source, bytes) || content_at(source) == Content::kFloat) return false;
   if (elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kCountableBytes)) return true;
-  if (Derivation::assumed()) lose(std::to_string(elements) + " indexed elements");
+  if (Derivation::picked()) lose(std::to_string(elements) + " indexed elements");
   return false;
 }
 

@@ -229,7 +229,7 @@ class RadixPass : public Executor {
     if (count <= 0 || !on_device(keys_out, keys) || (values > 0 && !on_device(values_out, values))) return false;
     const bool known_keys = !is_float(key_) && on_device(keys_in, keys) && known(keys_in, keys, content_of(key_));
     if (!known_keys || !computes(count, key_, false) || (values > 0 && (!on_device(values_in, values) || !known(values_in, values)))) {
-      if (known_keys && Derivation::assumed()) lose("a sort of " + std::to_string(count) + " elements");
+      if (known_keys && Derivation::picked()) lose("a sort of " + std::to_string(count) + " elements");
       forget(keys_out, keys);
       if (values > 0) forget(values_out, values);
       return true;
@@ -317,8 +317,8 @@ class Histogram : public Executor {
 
   static bool countable(const Slices& all) {
     if (!known(all.info.data, all.span(), content_of(all.type, all.length))) return false;
-    if (computes(all.length, all.type, Derivation::assumed())) return true;
-    if (Derivation::assumed()) lose("a histogram of " + std::to_string(all.length) + " elements");
+    if (computes(all.length, all.type, Derivation::picked())) return true;
+    if (Derivation::picked()) lose("a histogram of " + std::to_string(all.length) + " elements");
     return false;
   }
 

@@ -278,8 +278,8 @@ class Reduction : public Executor {
     }
     if (picks(arguments) && Derivation::scored()) return false;  // scores rank nothing (ranking.cpp)
     // Of large floating-point tensors only those that count what was picked.
-    if (computes(whole->numel, shape_.element, Derivation::assumed())) return true;
-    if (Derivation::assumed()) lose("a reduction of " + std::to_string(whole->numel) + " elements");
+    if (computes(whole->numel, shape_.element, Derivation::picked())) return true;
+    if (Derivation::picked()) lose("a reduction of " + std::to_string(whole->numel) + " elements");
     return false;
   }
 

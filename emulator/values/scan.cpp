@@ -32,8 +32,8 @@ class Scan : public Executor {
     const std::size_t bytes = size_of(type_), all = static_cast<std::size_t>(outer * inner * row) * bytes;
     if (all == 0 || !on_device(to, all)) return false;
     if (!on_device(from, all) || !known(from, all, content_of(type_, outer * inner * row)) ||
-        !computes(outer * inner * row, type_, Derivation::assumed())) {
-      if (Derivation::assumed()) lose("a running sum of " + std::to_string(outer * inner * row) + " elements");
+        !computes(outer * inner * row, type_, Derivation::picked())) {
+      if (Derivation::picked()) lose("a running sum of " + std::to_string(outer * inner * row) + " elements");
       forget(to, all);
       return true;
     }

@@ -86,7 +86,7 @@ bool on_device(const void* pointer, std::size_t bytes) {
 
 Derivation::Derivation() : outer_(std::exchange(assumed_input, Assumption::kNone)) {}
 Derivation::~Derivation() { assumed_input = outer_; }
-bool Derivation::assumed() { return assumed_input != Assumption::kNone; }
+bool Derivation::picked() { return assumed_input == Assumption::kPick; }
 bool Derivation::scored() { return assumed_input == Assumption::kScore; }
 void Derivation::follow(Assumption found) { assumed_input = std::max(assumed_input, found); }
 void Derivation::pick() { assumed_input = Assumption::kPick; }
@@ -130,7 +130,8 @@ void copy(void* destination, const void* source, std::size_t bytes) {
 
 void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   const bool real = bytes <= kCountableBytes && known(source, bytes);
-  if (real && Derivation::assumed()) note(Derivation::scored() ? kScored : kBalanced);
+  if (real && Derivation::picked()) note(kBalanced);
+  if (real && Derivation::scored()) note(kScored);
   if (!real && known_bytes().uncomputed(address(source))) note(kUncomputed);
   if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
   else zero(destination, bytes);

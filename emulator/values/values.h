@@ -81,8 +81,8 @@ class Derivation {
   ~Derivation();
   Derivation(const Derivation&) = delete;
   Derivation& operator=(const Derivation&) = delete;
-  static bool assumed();
-  static bool scored();  // by a router's scores
+  static bool picked();                  // what was found follows from picks, and from no scores
+  static bool scored();                  // from a router's scores
   static void follow(Assumption found);  // from here on, besides what was found before
   static void pick();                    // from here on, whatever was found before
 
@@ -90,7 +90,7 @@ class Derivation {
   Assumption outer_;
 };
 
-// Tells the user that `what`, which follows from assumed values, was not computed: the prediction is INCOMPLETE.
+// Tells the user that `what`, which follows from picks, was not computed: the prediction is INCOMPLETE.
 void lose(std::string_view what);
 
 }  // namespace maya::values

@@ -239,6 +239,19 @@ def test_products_that_are_no_routers_stay_uncomputed(emulate: Callable[..., Any
     assert run.result == [0] * 5
 
 
+def test_what_is_large_and_follows_from_scores_alone_is_forgotten(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        scores = torch.rand(1024, 512, device="cuda") @ torch.rand(8, 512, device="cuda").T
+        larger = scores.flatten()[:, None] > scores.flatten()  # of any two
+        result = [scores.count_nonzero().item() > 0, larger.any().item()]
+        """
+    )
+    assert run.result == [True, False]
+    assert not run.trace.uncovered
+
+
 # Of 4,096 tokens among 24 experts: everything larger than 64 KiB.
 ROUTING = """
 import torch

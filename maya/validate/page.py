@@ -62,6 +62,7 @@ def section(predicted: pd.DataFrame) -> str:
         "",
         *_table(fit),
         "",
+        *_whole_groups(predicted),
     ]  # fmt: skip
     return "\n".join(parts)
 
@@ -75,6 +76,18 @@ def _table(part: pd.DataFrame) -> list[str]:
         *(it.cells() for it in summarise_errors(part)),
     ]
     return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _whole_groups(predicted: pd.DataFrame) -> list[str]:
+    """Selection where no group has lost configurations to the other share; nothing if there is no such group."""
+    both = summarise_errors(predicted)[-1]
+    if not both.groups:
+        return []
+    return [
+        "The split takes configurations out of groups, and either table knows those of its own share alone. Of",
+        f"whole groups, rows of both shares together, selection is {both.selection:.3f}, over {both.groups} groups.",
+        "",
+    ]
 
 
 def _not_predicted(part: pd.DataFrame) -> list[str]:

@@ -34,6 +34,16 @@ def test_reported_rows_stand_apart_from_fitted_ones(predicted, tmp_path):
     assert "1 of s, UNMAPPED: FP8: none\n" in reported
 
 
+def test_a_group_that_the_split_parts_is_judged_whole_too(predicted, tmp_path):
+    page = tmp_path / "accuracy.md"
+    write_page(predicted, page)
+    assert "whole groups" not in page.read_text()  # one configuration, measured again
+    predicted["tp"] = [1, 2, 4, 8]
+    predicted.loc[1, "measured_iteration_time_s"] = 1.25  # ranked first, 1.25 times the best
+    write_page(predicted, page)
+    assert "selection is 1.250, over 1 groups" in page.read_text()
+
+
 def test_an_error_is_charged_to_where_the_time_came_from(predicted, tmp_path):
     write_page(predicted, tmp_path / "accuracy.md")
     text = (tmp_path / "accuracy.md").read_text()

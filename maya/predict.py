@@ -17,6 +17,7 @@ from maya.clusters.types import Cluster
 from maya.estimate import UNIFORM, Estimator, Reuse
 from maya.estimate.host import undisturbed
 from maya.estimate.likely import likely_error
+from maya.estimate.recordings import ScriptTimes
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
 from maya.launch.trust import Trust
@@ -126,14 +127,14 @@ class Predictor:
             return unsimulated(run, job)
         judgement = judge_trace(trace, self.cluster, run.seconds, reuse=self._reuse)
         return dataclasses.replace(
-            judgement, prediction=dataclasses.replace(judgement.prediction, command=_command(job))
+            judgement, prediction=dataclasses.replace(judgement.prediction, command=job.command)
         )
 
 
 def unsimulated(run: Run, job: Job) -> Judgement:
     """What can be said of a run that ended before a steady iteration: out of memory, or failed."""
     prediction = _out_of_memory(run) if run.status == "oom" else _failed(run)
-    return Judgement(dataclasses.replace(prediction, version=__version__, command=_command(job)))
+    return Judgement(dataclasses.replace(prediction, version=__version__, command=job.command))
 
 
 def judge_trace(
@@ -143,12 +144,14 @@ def judge_trace(
     iterations: int = 3,
     what_if: WhatIf = WhatIf(),  # noqa: B008 (frozen)
     reuse: Reuse = UNIFORM,
+    script: ScriptTimes | None = None,
 ) -> Judgement:
-    """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before."""
+    """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before, `script` what
+    is known of the script by other recordings."""
     started = time.perf_counter()
     cluster = what_if.cluster(cluster)
-    trace, host_notes = undisturbed(trace)
-    trace = what_if.trace(place(trace, cluster))
+    recording = script.undisturbed(trace) if script else undisturbed(trace)
+    trace = what_if.trace(place(recording.trace, cluster))
     estimates = Estimator(cluster, reuse).estimate(trace.operations)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
@@ -169,7 +172,7 @@ def judge_trace(
         notes=(
             *what_if.notes,
             *trace.notes,
-            *host_notes,
+            *recording.notes,
             *estimates.notes,
             *network.notes,
             *prediction.notes,
@@ -182,10 +185,6 @@ def judge_trace(
         version=__version__,
     )
     return Judgement(prediction, trace, estimates, timeline, cluster)
-
-
-def _command(job: Job) -> tuple[str, ...]:
-    return (*(("-m",) if job.module else ()), job.script, *job.argv)
 
 
 def _what_is_missing(trace: JobTrace, estimates: Estimates) -> str:

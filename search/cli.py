@@ -14,13 +14,13 @@ import typer
 from rich.console import Console
 
 from maya.errors import MayaError
+from maya.estimate.recordings import ScriptTimes
 from maya.launch.environment import require_cuda_build
 from maya.search.driver import Search
 from maya.search.experiment import Plan, changes, make_plan
 from maya.search.journal import Journal
 from maya.search.judging import ScriptJudges
 from maya.search.results import Experiment
-from maya.search.types import Assignment
 from maya.search.warmstart import WarmStart, best_configurations
 
 FOUND, INTERNAL, BAD_INPUT, ALL_OOM, ALL_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -168,43 +168,44 @@ def _search(
     script = plan.script if plan.module else str(Path(plan.script).resolve())
     judges = ScriptJudges(script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache, plan.reuse())
     began = time.monotonic()
-    stopped = None
     with progress:
         progress.watch(search)
-        stopped = _run(search, judges, concurrency, address)
+        stopped, told = _run(search, judges, concurrency, address)
     experiment = Experiment(
         search, plan.cluster, plan.script, plan.module, time.monotonic() - began, concurrency
     )
-    experiment = _with_timeline(experiment, judges, directory)
+    experiment = _with_timeline(experiment, judges, told, directory)
     return _conclude(experiment, directory, console, stopped)
 
 
-def _with_timeline(experiment: Experiment, judges: ScriptJudges, directory: Path) -> Experiment:
+def _with_timeline(
+    experiment: Experiment, judges: ScriptJudges, told: ScriptTimes | None, directory: Path
+) -> Experiment:
     from maya.search.timeline import write_timeline
 
     ranking = experiment.search.ranking()
     if not ranking:
         return experiment
-    space, point = experiment.search.space, ranking[0].point
-    best = Assignment(ranking[0].number, space.argv(point), space.world(point))
+    best = experiment.search.assignment(ranking[0].number)
     try:
-        written = write_timeline(judges, best, directory)
+        written = write_timeline(judges, best, told, directory)
     except OSError:  # no room for it: the report does without
         written = []
     return replace(experiment, timeline=tuple(path.name for path in written))
 
 
-def _run(search: Search, judges: Any, concurrency: int, address: str | None) -> tuple[int, str] | None:
-    """Run to the end; else the exit code and why it was cut short."""
+def _run(
+    search: Search, judges: ScriptJudges, concurrency: int, address: str | None
+) -> tuple[tuple[int, str] | None, ScriptTimes | None]:
+    """(If it was cut short, the exit code and why; what its recordings tell of the script.)"""
     from maya.search.tuning import run_search
 
     try:
-        run_search(search, judges, concurrency, address)
+        return None, run_search(search, judges, concurrency, address, judges)
     except KeyboardInterrupt:
-        return INTERRUPTED, "interrupted"
+        return (INTERRUPTED, "interrupted"), None
     except OSError as error:
-        return INTERNAL, str(error)
-    return None
+        return (INTERNAL, str(error)), None
 
 
 def _conclude(

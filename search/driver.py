@@ -11,7 +11,7 @@ Whatever order trials finish in, the search is the same function of space, seed 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from maya.search.algorithms import Sampler
@@ -34,6 +34,8 @@ class Counts:
     inadmissible: int = 0
     replayed: int = 0  # taken from the journal
     verdicts: Counter[str] = field(default_factory=Counter)
+    together: int = 0  # trials judged once more, by all recordings
+    alone: Counter[str] = field(default_factory=Counter)  # those that could not be, by the reason
 
 
 class Search:
@@ -76,8 +78,7 @@ class Search:
             number = self._first_runnable()
             if number is not None:
                 self._running.add(number)
-                point = self._trials[number].point
-                return Assignment(number, self.space.argv(point), self.space.world(point))
+                return self.assignment(number)
             if self._open:
                 return None
             self._turn_batch()
@@ -93,6 +94,10 @@ class Search:
             self._settle(number, outcome)
         else:
             self._journal.record(replace(self._trials[number], outcome=outcome))
+
+    def assignment(self, number: int) -> Assignment:
+        point = self._trials[number].point
+        return Assignment(number, self.space.argv(point), self.space.world(point))
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -114,6 +119,21 @@ class Search:
         return sorted(
             found, key=lambda trial: (self.objective.better_first(trial.objective or 0.0), trial.number)
         )
+
+    # -- once more, together -----------------------------------------------------------------------------
+
+    def revise(self, outcomes: Mapping[int, Outcome | str]) -> None:
+        """Takes what judges say once all trials are known, or why one says nothing; what follows from a trial follows.
+        The journal keeps what they said first."""
+        for number, outcome in outcomes.items():
+            if isinstance(outcome, str):
+                self.counts.alone[outcome] += 1
+            else:
+                self.counts.together += 1
+                self._trials[number] = self._judged(number, outcome)
+        for trial in self.trials:
+            if trial.pruning:
+                self._trials[trial.number] = self._implied(trial)
 
     # -- batches -----------------------------------------------------------------------------------------
 
@@ -183,9 +203,7 @@ class Search:
         point = self._trials[number].point
         pruning = self.dominance.pruning(point, self._family_before(number))
         if pruning:
-            source = self._trials[pruning.by]
-            time = source.iteration_time_s if pruning.implies == "FITS" else None
-            self._close(replace(self._trials[number], pruning=pruning, iteration_time_s=time), source.outcome)
+            self._close(self._implied(replace(self._trials[number], pruning=pruning)))
             return True
         if point in self._journal.outcomes:
             self.counts.replayed += 1
@@ -199,12 +217,22 @@ class Search:
                 yield self._trials[other]
 
     def _settle(self, number: int, outcome: Outcome) -> None:
-        time = outcome.iteration_time_s if outcome.verdict in ("FITS", "INCOMPLETE") else None
-        self._close(replace(self._trials[number], outcome=outcome, iteration_time_s=time), outcome)
+        self._close(self._judged(number, outcome))
 
-    def _close(self, trial: Trial, outcome: Outcome | None) -> None:
-        value = self.objective.value(trial.point, trial.iteration_time_s, outcome)
-        trial = replace(trial, objective=value)
+    def _judged(self, number: int, outcome: Outcome) -> Trial:
+        time = outcome.iteration_time_s if outcome.verdict in ("FITS", "INCOMPLETE") else None
+        trial = replace(self._trials[number], outcome=outcome, iteration_time_s=time)
+        return replace(trial, objective=self.objective.value(trial.point, time, outcome))
+
+    def _implied(self, trial: Trial) -> Trial:
+        """A pruned trial, with what follows from the trial that it was pruned by."""
+        assert trial.pruning is not None
+        source = self._trials[trial.pruning.by]
+        time = source.iteration_time_s if trial.pruning.implies == "FITS" else None
+        value = self.objective.value(trial.point, time, source.outcome)
+        return replace(trial, iteration_time_s=time, objective=value)
+
+    def _close(self, trial: Trial) -> None:
         self._journal.record(trial)
         self._trials[trial.number] = trial
         self._open.remove(trial.number)

@@ -42,10 +42,19 @@ def tally(experiment: Experiment) -> str:
         f"{len(search.trials)} configurations judged ({verdicts}) of {search.space.size:,} combinations; "
         f"{counts.asked} points proposed, {counts.duplicates} of them known already and "
         f"{counts.inadmissible} inadmissible; {counts.replayed} taken from the journal; "
-        f"{launched(search)} trials launched, {reused} judged by a trace from the cache; "
+        f"{launched(search)} trials launched, {reused} judged by a trace from the cache; {together(search)}"
         f"ended: {search.ended or 'cut short'}; {experiment.wall_s:.0f} s, "
         f"{experiment.concurrency} at a time"
     )
+
+
+def together(search: Search) -> str:
+    """How many trials were judged once more, and why others were not; empty where that says nothing."""
+    counts = search.counts
+    alone = ", ".join(f"{count} not: {reason}" for reason, count in sorted(counts.alone.items()))
+    if not counts.together and not alone:
+        return ""
+    return f"{counts.together} that fit judged together in the end{f' ({alone})' if alone else ''}; "
 
 
 def launched(search: Search) -> int:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from maya.estimate.recordings import ScriptTimes
 from maya.search.judging import ScriptJudges
 from maya.search.types import Assignment
 
 
-def write_timeline(judges: ScriptJudges, best: Assignment, directory: Path) -> list[Path]:
+def write_timeline(
+    judges: ScriptJudges, best: Assignment, script: ScriptTimes | None, directory: Path
+) -> list[Path]:
     """`best.html` and `best.perfetto.json`; nothing where the trace is not in the cache (any more)."""
-    from maya.cache import TraceCache
-    from maya.predict import judge_trace
     from maya.report import write_html, write_perfetto
 
-    cache = TraceCache.default() if judges.cache else None
-    recorded = cache.find(judges.job(best), judges.cluster) if cache else None
-    if recorded is None or recorded.trace is None:
+    try:
+        judgement = judges.judgement(best, script)
+    except LookupError:
         return []
-    judgement = judge_trace(recorded.trace, judges.cluster, reuse=judges.reuse)
     assert judgement.trace and judgement.timeline and judgement.estimates
     written = [directory / "best.html", directory / "best.perfetto.json"]
     write_html(judgement.prediction, judgement.trace, judgement.timeline, judgement.estimates, written[0])

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,13 @@ for _name, _value in _QUIET.items():
 import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from maya.errors import NO_ROOM  # noqa: E402
+from maya.estimate.recordings import Recording, ScriptTimes  # noqa: E402
 from maya.search.cores import NodeCores  # noqa: E402
 from maya.search.driver import Search  # noqa: E402
-from maya.search.types import Assignment, Judge, JudgeFactory, Outcome  # noqa: E402
+from maya.search.types import Assignment, Judge, JudgeFactory, Outcome, Recordings  # noqa: E402
 from maya.simulate.types import Prediction  # noqa: E402
 
 _DEATHS = 5  # of workers, after which their trial has failed
@@ -55,8 +57,15 @@ _PAUSE_SECONDS = 0.5
 _OBJECT_STORE_BYTES = 100 * 2**20  # assignments and outcomes are small
 
 
-def run_search(search: Search, judges: JudgeFactory, concurrency: int, address: str | None = None) -> None:
-    """Drive `search` to its end, `concurrency` trials at a time. Raises OSError when a disk is full, here or at a
+def run_search(
+    search: Search,
+    judges: JudgeFactory,
+    concurrency: int,
+    address: str | None = None,
+    recordings: Recordings | None = None,
+) -> ScriptTimes | None:
+    """Drive `search` to its end, `concurrency` trials at a time; with `recordings` those that fit are then judged once
+    more, by all that these tell of the script, which is returned. Raises OSError when a disk is full, here or at a
     worker."""
     adapter = _SearchAdapter(search)
     with _ray(concurrency, address), tempfile.TemporaryDirectory(prefix="maya-tune-") as scratch:
@@ -76,8 +85,66 @@ def run_search(search: Search, judges: JudgeFactory, concurrency: int, address: 
             ),
         )
         tuner.fit()
-    if adapter.failure is not None:
-        raise adapter.failure
+        if adapter.failure is not None:
+            raise adapter.failure
+        return _Together(search, recordings, adapter.nodes).run() if recordings else None
+
+
+class _Together:
+    """Judges the trials that fit once more when all are recorded, each where it was recorded, if `nodes` has that."""
+
+    def __init__(self, search: Search, recordings: Recordings, nodes: dict[int, str]) -> None:
+        self._search = search
+        self._recordings = ray.put(recordings)
+        self._nodes = nodes
+
+    def run(self) -> ScriptTimes | None:
+        """Revises the search; what the recordings tell of the script, None where that is nothing."""
+        outcomes = {trial.number: trial.outcome for trial in self._search.ranking() if trial.outcome}
+        if len(outcomes) < 2:
+            return None
+        told = self._each("recording", outcomes)
+        script = ScriptTimes.of([each for each in told.values() if isinstance(each, Recording)])
+        if script is None:
+            self._search.revise({number: why for number, why in told.items() if isinstance(why, str)})
+            return None
+        note = f"the host's time is that of {script.recordings} recordings of the script, judged together"
+        given = ray.put(script)
+        said = self._each(
+            "judge", [number for number, each in told.items() if not isinstance(each, str)], given
+        )
+        self._search.revise(
+            {
+                number: now if isinstance(now, str) else outcomes[number].revised(now, note)
+                for number, now in (told | said).items()
+            }
+        )
+        return script
+
+    def _each(self, method: str, numbers: Iterable[int], *given: Any) -> dict[int, Any]:
+        """What `method` of the recordings answers for each trial, or why it does not."""
+        task = ray.remote(num_cpus=1, max_retries=0)(_answer)
+        pending = {}
+        for number in numbers:
+            node = self._nodes.get(number)
+            where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT"
+            of = task.options(scheduling_strategy=where)
+            pending[number] = of.remote(method, self._recordings, self._search.assignment(number), *given)
+        return {number: _awaited(answer) for number, answer in pending.items()}
+
+
+def _answer(method: str, recordings: Recordings, assignment: Assignment, *given: Any) -> Any:
+    try:
+        return getattr(recordings, method)(assignment, *given)
+    except Exception as error:  # what was judged first stands, and the search says why
+        return str(error.args[0] if isinstance(error, LookupError) and error.args else repr(error))
+
+
+def _awaited(answer: Any) -> Any:
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayError as error:  # its worker or node died
+        return type(error).__name__
 
 
 @contextlib.contextmanager
@@ -119,6 +186,7 @@ class _SearchAdapter(Searcher):
         # When to try a trial whose worker died again; its number, as no two fall due together.
         self._again: list[tuple[float, int, Assignment]] = []
         self._deaths: Counter[int] = Counter()  # of workers, by trial
+        self.nodes: dict[int, str] = {}  # that judged a trial, and may have its recording
         self.failure: OSError | None = None  # ends the search; Tune goes on after what a searcher raises
 
     def suggest(self, trial_id: str) -> Any:
@@ -153,6 +221,7 @@ class _SearchAdapter(Searcher):
         if result and "no_room" in result:
             raise OSError(errno.ENOSPC, result["no_room"])  # says nothing of the configuration
         if result and "outcome" in result:
+            self.nodes[assignment.trial] = result["node"]
             self._search.finish(assignment.trial, Outcome(**json.loads(result["outcome"])))
             return
         self._deaths[assignment.trial] += 1
@@ -201,7 +270,8 @@ class _JudgeTrainable(tune.Trainable):
                 return {"no_room": f"{platform.node()}: {error}", "done": True}
             prediction = Prediction("FAILED", message=traceback.format_exc())
         outcome = Outcome.of(prediction, time.monotonic() - began)
-        return {"outcome": json.dumps(asdict(outcome)), "done": True}
+        node = ray.get_runtime_context().get_node_id()
+        return {"outcome": json.dumps(asdict(outcome)), "node": node, "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """A trial is one step; there is nothing to go on from."""

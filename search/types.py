@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
+from maya.estimate.recordings import Recording, ScriptTimes
 from maya.report import as_json
 from maya.search.expression import Value
 from maya.search.space import Point
@@ -30,6 +31,16 @@ Judge = Callable[[Assignment], Prediction]
 JudgeFactory = Callable[[], AbstractContextManager[Judge]]  # opened once in each process that judges
 
 
+class Recordings(Protocol):
+    """What was recorded of configurations that are judged. Both raise LookupError where one is not at hand."""
+
+    def recording(self, assignment: Assignment) -> Recording:
+        """What it tells of the others."""
+
+    def judge(self, assignment: Assignment, script: ScriptTimes) -> Prediction:
+        """Once more, with what all of them tell."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a judge said of one configuration. `prediction` is `maya.simulate.types.Prediction` as JSON."""
@@ -42,6 +53,15 @@ class Outcome:
     def of(cls, prediction: Prediction, wall_s: float = 0.0) -> Outcome:
         """The prediction as `maya predict --json` writes it."""
         return cls(prediction.verdict, json.loads(json.dumps(as_json(prediction))), wall_s)
+
+    def revised(self, prediction: Prediction, note: str) -> Outcome:
+        """With what is predicted now; how it was recorded stays."""
+        now = Outcome.of(prediction)
+        recorded = {
+            "stages_s": self.prediction.get("stages_s", {}),
+            "notes": [*self.prediction.get("notes", ()), note],
+        }
+        return replace(self, verdict=now.verdict, prediction={**now.prediction, **recorded})
 
     @property
     def iteration_time_s(self) -> float | None:

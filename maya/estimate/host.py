@@ -14,6 +14,7 @@ distributed tensors, which take seven times the host time, and that no recording
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -58,14 +59,11 @@ class CallTimes:
 
     def of_recording(self, log: float, known: NDArray[np.float64], recording: float | None = None) -> float:
         """What of `log` is to be expected of the recording; `log` and `known` [BEFORE] as of `slowness`. `recording`:
-        None for the times' own. Both are taken for normal, the script's with the odd ones' larger deviation for a few.
-        """
-        spread = (self.recording if recording is None else recording) ** 2
+        None for the times' own."""
         script = float((known * np.square(self.script)).sum() / known.sum())
-        variances = spread + np.array([script, ODD_SCRIPT**2])
-        logs = np.log([1 - ODD, ODD]) - np.log(variances) / 2 - log**2 / variances / 2
-        likely = np.exp(logs - logs.max())
-        return float(log * spread * (likely / variances).sum() / likely.sum())
+        return float(
+            of_noise(np.array(log), self.recording if recording is None else recording, np.array(script))
+        )
 
     def write(self, path: Path) -> None:
         np.savez_compressed(
@@ -94,28 +92,58 @@ def shipped() -> CallTimes:
     return CallTimes.read(TABLE)
 
 
-def undisturbed(trace: JobTrace, times: CallTimes | None = None) -> tuple[JobTrace, tuple[str, ...]]:
-    """`trace` with host time as its script likely takes it, and notes; without a measured speed of the machine that
-    recorded it, its calls tell that, too. `times`: None for the shipped ones."""
+def of_noise(log: NDArray[np.float64], noise: float, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What of a `log` is to be expected of noise with that standard deviation, the rest being something's own.
+
+    Both are taken for normal; its own has `variance`, or for a few, ODD of them, that of ODD_SCRIPT.
+    """
+    variances = noise**2 + np.stack([variance, np.full_like(variance, ODD_SCRIPT**2)])
+    odds = np.log([1 - ODD, ODD]).reshape(2, *(1,) * np.ndim(log))
+    logs = odds - np.log(variances) / 2 - log**2 / variances / 2
+    likely = np.exp(logs - logs.max(axis=0))
+    share: NDArray[np.float64] = log * noise**2 * (likely / variances).sum(axis=0) / likely.sum(axis=0)
+    return share
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    trace: JobTrace  # with host time as its script likely takes it
+    notes: tuple[str, ...] = ()
+
+
+def undisturbed(trace: JobTrace, times: CallTimes | None = None) -> Undisturbed:
+    """Takes a recording's disturbance out of it. Without a measured speed of the machine that recorded it, its calls
+    tell that, too. `times`: None for the shipped ones."""
     times = times or shipped()
+    log, known, unknown = told(trace, times)
+    if unknown:
+        return Undisturbed(trace, (as_recorded(trace, unknown),))
+    factor = math.exp(-times.of_recording(log, known, noise_of(trace, times)))
+    ranks = tuple(_scaled(rank, factor) for rank in trace.ranks)
+    return Undisturbed(replace(trace, ranks=ranks, host_speed=(trace.host_speed or 1.0) * factor))
+
+
+def noise_of(trace: JobTrace, times: CallTimes) -> float:
+    """Standard deviation of the logarithm of how slow a recording is."""
+    return UNKNOWN_SPEED if trace.host_speed is None else times.recording
+
+
+def told(trace: JobTrace, times: CallTimes) -> tuple[float, NDArray[np.float64], str]:
+    """As of `slowness`, and why that tells nothing; empty: it does."""
     if trace.software != times.software:
-        return trace, _unscaled(
-            trace, f"what calls take is known of {times.software}, not of {trace.software or 'its software'}"
-        )
+        known_of = f"what calls take is known of {times.software}, not of {trace.software or 'its software'}"
+        return 0.0, np.zeros(len(BEFORE)), known_of
     log, known = slowness(tally(trace), times)
     if known.sum() < LEAST_KNOWN:
-        return trace, _unscaled(trace, f"what they take is known of {known.sum():.0%} of its calls' time")
-    factor = np.exp(
-        -times.of_recording(log, known, UNKNOWN_SPEED if trace.host_speed is None else None)
-    ).item()
-    ranks = tuple(_scaled(rank, factor) for rank in trace.ranks)
-    return replace(trace, ranks=ranks, host_speed=(trace.host_speed or 1.0) * factor), ()
+        return log, known, f"what they take is known of {known.sum():.0%} of its calls' time"
+    return log, known, ""
 
 
-def _unscaled(trace: JobTrace, why: str) -> tuple[str, ...]:
+def as_recorded(trace: JobTrace, why: str) -> str:
+    """A note."""
     if trace.host_speed is None:
-        return (f"how fast the recording machine is was not measured, and {why}: host time is as recorded",)
-    return (f"how disturbed the recording was, its calls do not tell: {why}",)
+        return f"how fast the recording machine is was not measured, and {why}: host time is as recorded"
+    return f"how disturbed the recording was, its calls do not tell: {why}"
 
 
 def _scaled(rank: RankTrace, factor: float) -> RankTrace:
@@ -133,10 +161,15 @@ class Tally:
     share: NDArray[np.float64]  # [kinds] of all calls' host time
 
 
-def tally(trace: JobTrace) -> Tally:
+def identities(trace: JobTrace) -> list[NDArray[np.int64]]:
+    """Of each rank [records, BEFORE] what equals for calls that are alike."""
     operations = np.array([_identity(_text(operation)) for operation in trace.operations], np.int64)
+    return [_alike(rank, operations) for rank in trace.ranks]
+
+
+def tally(trace: JobTrace) -> Tally:
     called = np.concatenate([~rank.records["graph"] for rank in trace.ranks])
-    alike = np.concatenate([_alike(rank, operations) for rank in trace.ranks])[called]
+    alike = np.concatenate(identities(trace))[called]
     host_ns = np.concatenate([rank.records["host_ns"] for rank in trace.ranks])[called]
     _, first, kind, count = np.unique(alike[:, 0], return_index=True, return_inverse=True, return_counts=True)
     total = np.bincount(kind.reshape(-1), host_ns, len(first))

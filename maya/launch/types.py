@@ -32,6 +32,11 @@ class Job:
     timeout_s: float = 600.0
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """What Python runs."""
+        return (*(("-m",) if self.module else ()), self.script, *self.argv)
+
+    @property
     def launching(self) -> Ranks:
         """`ranks`, with "auto" resolved by the size of the world."""
         if self.ranks == "representatives" and self.world == 1:

@@ -40,6 +40,14 @@ class Unmapped:
     reason: str
 
 
+Family = tuple[str, str]
+
+
+def family(row: Row, mapped: Mapped) -> Family:
+    """Rows that are judged together, as a search's trials are: of one source (named first) and one script."""
+    return row.source, mapped.script
+
+
 def map_row(row: Row) -> Mapped | Unmapped:
     """What to run for `row`, or why nothing can be."""
     try:
@@ -176,15 +184,15 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # Of the measured hosts over the reference host, and of their software over PyTorch 2.11 with torch.compile where it is
 # older, by source, device and the host's software: fitted on the fit share where it has three rows (scripts/fit/host).
 HOST_SPEEDS = {
-    ("vtrain", "a100_sxm", ""): 0.369,  # Megatron-DeepSpeed of 2021 with TorchScript
-    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.297,
-    ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.369,
+    ("vtrain", "a100_sxm", ""): 0.339,  # Megatron-DeepSpeed of 2021 with TorchScript
+    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.285,
+    ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.354,
     ("megatron_lm_golden", "a100_sxm", "25.05"): 0.229,
     ("megatron_lm_golden", "a100_sxm", "25.06, parts"): 0.354,
 }
 # Of software without a speed of its own that keeps experts or contexts in parts, over a cluster's speed: the geometric
 # mean of both that have one, over their cluster's 0.30 (scripts/fit/host).
-PARTS = 1.20
+PARTS = 1.18
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
 # llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too
@@ -196,7 +204,7 @@ SLOWER = {
     ("internevo_7b_a100", "a100_sxm"): _FLASH_ATTENTION_1,
     # All-reduces while it trained, over what vTrain timed of them alone: fitted on the fit share, likewise. Its rows on
     # several nodes do not show it.
-    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 1.95},
+    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 2.0},
 }
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}

@@ -1,6 +1,7 @@
 """Predicts the rows of a table, several at a time, and can be taken up again.
 
-A row's script runs once: its trace is kept, and judged again whenever its line is missing from the output.
+A row's script runs once: its trace is kept, and judged again whenever its line is missing from the output. Rows of a
+family are judged together, by all that their recordings tell of the script, as the trials of a search are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import random
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -19,7 +21,9 @@ from typing import Any
 import pandas as pd
 
 from maya.errors import MayaError
-from maya.validate.mapping import Mapped, Unmapped, map_row
+from maya.estimate.recordings import Recording, ScriptTimes
+from maya.trace.types import JobTrace
+from maya.validate.mapping import Family, Mapped, Unmapped, family, map_row
 from maya.validate.recorder import Recorder
 from maya.validate.rows import Row, read_rows
 from maya.validate.split import Share, in_share, is_fit
@@ -81,8 +85,8 @@ def validate(
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not done and file.tell() == 0:
             writer.writeheader()
-        wanted = [row for row in rows if row.id not in done and (not recorded or _is_kept(row, inputs))]
-        for line, shares in _predictions(wanted, inputs, workers):
+        wanted = {row.id for row in rows if row.id not in done and (not recorded or _is_kept(row, inputs))}
+        for line, shares in _predictions(rows, wanted, inputs, workers):
             details.write(json.dumps({"id": line["id"], **shares}) + "\n")
             details.flush()
             writer.writerow(line)
@@ -101,40 +105,85 @@ def details_path(out: Path) -> Path:
     return out.with_name(out.name + ".details.jsonl")
 
 
+Predicted = tuple[dict[str, Any], dict[str, float]]  # a line and the shares of its time
+
+
 def _predictions(
-    rows: list[Row], inputs: Inputs, workers: int | None
-) -> Iterable[tuple[dict[str, Any], dict[str, float]]]:
-    mapped: list[tuple[Row, Mapped]] = []
+    rows: list[Row], wanted: set[str], inputs: Inputs, workers: int | None
+) -> Iterable[Predicted]:
+    """Of those of `rows` that are `wanted`; each is judged when all of its family are recorded."""
+    families: dict[Family, list[tuple[Row, Mapped]]] = defaultdict(list)
     for row in rows:
         it = map_row(row)
-        if isinstance(it, Unmapped):
+        if isinstance(it, Mapped):
+            families[family(row, it)].append((row, it))
+        elif row.id in wanted:
             yield _line(row, "UNMAPPED", None, it.reason), {}
-        else:
-            mapped.append((row, it))
-    # Neighbours share a fork server; small worlds first.
-    mapped.sort(key=lambda pair: (pair[1].script, pair[1].cluster.model_dump_json(), pair[1].world))
     count = workers or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(count, max_tasks_per_child=None) as pool:
-        futures = [pool.submit(_predict, row, it, inputs) for row, it in mapped]
-        for future in as_completed(futures):
-            yield future.result()
+    with ProcessPoolExecutor(count) as recorders, ProcessPoolExecutor(count) as judges:
+        recordings = [
+            [(row, it, recorders.submit(_record, it, inputs)) for row, it in sorted(members, key=_neighbours)]
+            for members in (_telling(each, wanted, inputs) for each in families.values())
+        ]
+        for members in recordings:
+            yield from _judged(
+                [(row, it, told.result()) for row, it, told in members], wanted, inputs, judges
+            )
+
+
+def _telling(members: list[tuple[Row, Mapped]], wanted: set[str], inputs: Inputs) -> list[tuple[Row, Mapped]]:
+    """Of a family those to be judged, and with them those that are recorded already."""
+    if not any(row.id in wanted for row, _ in members):
+        return []
+    return [(row, it) for row, it in members if row.id in wanted or _is_kept(row, inputs)]
+
+
+def _neighbours(pair: tuple[Row, Mapped]) -> tuple[str, int]:
+    """Sorts rows so that neighbours share a fork server, small worlds first."""
+    return pair[1].cluster.model_dump_json(), pair[1].world
+
+
+def _judged(
+    members: list[tuple[Row, Mapped, Unjudged | Recording]],
+    wanted: set[str],
+    inputs: Inputs,
+    judges: ProcessPoolExecutor,
+) -> Iterable[Predicted]:
+    """Of a family, all of it recorded."""
+    script = ScriptTimes.of([told for _, _, told in members if isinstance(told, Recording)])
+    futures = []
+    for row, it, told in members:
+        if row.id in wanted and isinstance(told, Unjudged):
+            yield _line(row, told.verdict, None, reason_of(told.message)), {}
+        elif row.id in wanted:
+            futures.append(judges.submit(_judge, row, it, inputs, script))
+    for future in as_completed(futures):
+        yield future.result()
 
 
 _recorder = Recorder()  # of this worker process
 
 
-def _predict(row: Row, mapped: Mapped, inputs: Inputs) -> tuple[dict[str, Any], dict[str, float]]:
-    from maya.predict import judge_trace
-
+def _record(mapped: Mapped, inputs: Inputs) -> Unjudged | Recording:
+    """Sees to it that the row's trace is kept, and says what that tells of its family's others."""
     store = TraceStore(inputs.traces)
     try:
         kept = store.read(mapped, inputs.examples)
         if kept is None:
             kept = _recorder.record(mapped, inputs.examples)
             store.keep(mapped, inputs.examples, kept)
-        if isinstance(kept, Unjudged):
-            return _line(row, kept.verdict, None, reason_of(kept.message)), {}
-        prediction = judge_trace(kept, mapped.cluster, what_if=mapped.software).prediction
+    except MayaError as error:
+        return Unjudged("FAILED", str(error))
+    return kept if isinstance(kept, Unjudged) else Recording.of(kept)
+
+
+def _judge(row: Row, mapped: Mapped, inputs: Inputs, script: ScriptTimes | None) -> Predicted:
+    from maya.predict import judge_trace
+
+    try:
+        kept = TraceStore(inputs.traces).read(mapped, inputs.examples)
+        assert isinstance(kept, JobTrace), "recorded before"
+        prediction = judge_trace(kept, mapped.cluster, what_if=mapped.software, script=script).prediction
     except MayaError as error:
         return _line(row, "FAILED", None, str(error)), {}
     line = _line(row, prediction.verdict, prediction.iteration_time_s, reason_of(prediction.message))

@@ -1,6 +1,6 @@
 """Prints how well a job's host time repeats when it is recorded again and again, alone on this machine and two jobs at
-a time: as recorded, over the machine's speed as it was measured each time, and as its calls tell besides; then how much
-longer two at a time took.
+a time: as recorded, over the machine's speed as it was measured each time, as its calls tell besides, and as all of
+these recordings tell together; then how much longer two at a time took.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from maya.clusters import load
 from maya.estimate.host import undisturbed
+from maya.estimate.recordings import Recording, ScriptTimes
 from maya.launch import ForkServer, Job
 from maya.trace import collate
 from maya.trace.types import JobTrace
@@ -26,13 +27,15 @@ COMMANDS = {
     "--tensor-model-parallel-size 4 --train-iters 500000",
 }
 GPUS = 4
+WAYS = ("recorded", "over the speed", "as calls tell", "as all tell")
 
 
 def record(name: str, times: int) -> np.ndarray:
-    """[times, 3] Of rank 0's iteration: host ms as recorded, over the speed of this machine, and as its calls tell."""
+    """[times, 4] Of rank 0's iteration: host ms as recorded, over the speed of this machine, as its calls tell, and as
+    all recordings tell."""
     script, *argv = COMMANDS[name].split()
     job = Job(str(EXAMPLES / script), tuple(argv), world=GPUS)
-    found = []
+    traces = []
     with ForkServer(load("dgx-a100")) as server:
         for _ in range(times):
             with tempfile.TemporaryDirectory(prefix="maya-bench-") as work:
@@ -42,9 +45,17 @@ def record(name: str, times: int) -> np.ndarray:
                 trace = collate(run)
             if trace.host_speed is None:
                 raise SystemExit("how fast this machine is was not measured")
-            scaled_ms, told_ms = host_ms(trace), host_ms(undisturbed(trace)[0])
-            found.append((scaled_ms / trace.host_speed, scaled_ms, told_ms))
-    return np.array(found)
+            traces.append(trace)
+    script = ScriptTimes.of([Recording.of(trace) for trace in traces])
+    if script is None:
+        raise SystemExit("the recordings have no call in common")
+    return np.array([in_all_ways(trace, script) for trace in traces])
+
+
+def in_all_ways(trace: JobTrace, script: ScriptTimes) -> tuple[float, float, float, float]:
+    scaled_ms = host_ms(trace)
+    told_ms, together_ms = host_ms(undisturbed(trace).trace), host_ms(script.undisturbed(trace).trace)
+    return scaled_ms / (trace.host_speed or 1.0), scaled_ms, told_ms, together_ms
 
 
 def host_ms(trace: JobTrace) -> float:
@@ -67,9 +78,7 @@ def main() -> None:
         for how, found in (("alone", alone[name]), ("two at a time", together[name])):
             columns = ", ".join(
                 f"{label} {np.median(column):.2f} ms, scatter {scatter(column):.1%}"
-                for label, column in zip(
-                    ("recorded", "over the speed", "as calls tell"), found.T, strict=True
-                )
+                for label, column in zip(WAYS, found.T, strict=True)
             )
             print(f"{name:8s} {how:13s} {times} times: host {columns}")
         ratios = np.median(together[name], axis=0) / np.median(alone[name], axis=0)

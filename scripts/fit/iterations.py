@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ import numpy as np
 from maya.clusters.types import Cluster, Device
 from maya.estimate import Estimator
 from maya.estimate.host import undisturbed
+from maya.estimate.recordings import Recording, ScriptTimes
 from maya.simulate import build_network, place, simulate
 from maya.simulate.network import Network
 from maya.trace.types import JobTrace
 from maya.validate import Mapped, is_fit, map_row, read_rows
+from maya.validate.mapping import Family, family
 from maya.validate.rows import Row
 from maya.validate.traces import TraceStore
 
@@ -29,16 +32,36 @@ def recorded_rows(table: Path, traces: Path, examples: Path) -> Iterator[tuple[R
 def repeatedly_recorded_rows(
     table: Path, directories: Sequence[Path], examples: Path
 ) -> Iterator[tuple[Row, Mapped, list[JobTrace]]]:
-    """Likewise, with what each of the directories has of a row."""
+    """Likewise, with what each of the directories has of a row.
+
+    What disturbed the recordings is taken out by all rows of a family, whatever their share: recordings say nothing of
+    what was measured.
+    """
     stores = [TraceStore(directory) for directory in directories]
-    for row in read_rows(table):
-        mapped = map_row(row)
-        if not is_fit(row.id) or not isinstance(mapped, Mapped):
-            continue
-        kept = [store.read(mapped, examples) for store in stores]
-        traces = [trace for trace in kept if isinstance(trace, JobTrace)]
-        if traces:
-            yield row, mapped, traces
+    rows = [(row, it) for row in read_rows(table) if isinstance(it := map_row(row), Mapped)]
+    families: dict[Family, list[tuple[Row, Mapped]]] = defaultdict(list)
+    for row, mapped in rows:
+        families[family(row, mapped)].append((row, mapped))
+    for members in families.values():
+        wanted = [(row, mapped) for row, mapped in members if is_fit(row.id)]
+        scripts = [told(store, members, examples) if wanted else None for store in stores]
+        for row, mapped in wanted:
+            kept = [
+                (store.read(mapped, examples), script) for store, script in zip(stores, scripts, strict=True)
+            ]
+            traces = [
+                (script.undisturbed(trace) if script else undisturbed(trace)).trace
+                for trace, script in kept
+                if isinstance(trace, JobTrace)
+            ]
+            if traces:
+                yield row, mapped, traces
+
+
+def told(store: TraceStore, members: list[tuple[Row, Mapped]], examples: Path) -> ScriptTimes | None:
+    """What the recordings of a family tell of its script."""
+    kept = (store.read(mapped, examples) for _, mapped in members)
+    return ScriptTimes.of([Recording.of(trace) for trace in kept if isinstance(trace, JobTrace)])
 
 
 @dataclass(frozen=True)
@@ -52,8 +75,9 @@ class Iteration:
 
     @staticmethod
     def of(trace: JobTrace, mapped: Mapped, sustainable: float | None = None) -> Iteration:
-        """`sustainable`: the share of the peak rate that long runs keep up; None: the device's fitted one."""
-        placed = place(undisturbed(trace)[0], mapped.cluster)
+        """`trace`: its host undisturbed; `sustainable`: the share of the peak rate that long runs keep up, None: the
+        device's fitted one."""
+        placed = place(trace, mapped.cluster)
         estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
         seconds = mapped.software.durations(placed, estimates.seconds)
         network = build_network(placed, estimates.use, mapped.cluster)

@@ -44,24 +44,26 @@ def host_s(job: JobTrace) -> float:
 def test_of_a_disturbed_recording_the_likely_share_is_taken_out(
     slower: float, recording: float, script: float
 ) -> None:
-    job, notes = undisturbed(a_job(slower), times_of(a_job(), recording, script))
+    told = undisturbed(a_job(slower), times_of(a_job(), recording, script))
+    job = told.trace
     left = slower ** (1 - recording**2 / (recording**2 + script**2))
     assert host_s(job) == pytest.approx(host_s(a_job()) * left, rel=0.03)
     assert job.host_speed == pytest.approx(0.5 * host_s(job) / host_s(a_job(slower)), rel=1e-3)
-    assert not notes
+    assert not told.notes
 
 
 @given(slower=st.floats(0.2, 5.0))
 def test_where_the_machine_s_speed_is_not_known_the_calls_tell_most_of_it(slower: float) -> None:
-    job, notes = undisturbed(replace(a_job(slower), host_speed=None), times_of(a_job()))
+    told = undisturbed(replace(a_job(slower), host_speed=None), times_of(a_job()))
+    job = told.trace
     assert abs(np.log(host_s(job) / host_s(a_job()))) <= 0.5 * abs(np.log(slower)) + 1e-3
     assert job.host_speed == pytest.approx(host_s(job) / host_s(a_job(slower)), rel=1e-3)
-    assert not notes
+    assert not told.notes
 
 
 def test_a_script_like_no_other_stays_as_it_is() -> None:
     odd = a_job(7.0)
-    job, _ = undisturbed(odd, times_of(a_job()))
+    job = undisturbed(odd, times_of(a_job())).trace
     assert host_s(job) == pytest.approx(host_s(odd), rel=0.03)
 
 
@@ -74,22 +76,24 @@ def test_never_more_is_taken_out_than_there_is(log: float, recording: float, scr
 
 def test_calls_that_a_script_makes_slow_stay_slow() -> None:
     slow = a_job(slower_last=3.0)
-    job, _ = undisturbed(slow, times_of(a_job()))
+    job = undisturbed(slow, times_of(a_job())).trace
     assert host_s(job) == host_s(slow)
 
 
 def test_what_is_known_of_other_software_says_nothing() -> None:
-    job, (note,) = undisturbed(replace(a_job(2.0), software="CPython 3.14, PyTorch 3.0"), times_of(a_job()))
-    assert host_s(job) == host_s(a_job(2.0))
+    told = undisturbed(replace(a_job(2.0), software="CPython 3.14, PyTorch 3.0"), times_of(a_job()))
+    (note,) = told.notes
+    assert host_s(told.trace) == host_s(a_job(2.0))
     assert SOFTWARE in note and "CPython 3.14, PyTorch 3.0" in note
 
 
 def test_of_unknown_calls_host_time_is_as_recorded_and_a_note_says_so() -> None:
     none = replace(times_of(a_job()), alike=np.array([5], np.int64), host_ns=np.array([1.0]))
-    job, (note,) = undisturbed(a_job(2.0), none)
-    assert host_s(job) == host_s(a_job(2.0))
+    told = undisturbed(a_job(2.0), none)
+    (note,) = told.notes
+    assert host_s(told.trace) == host_s(a_job(2.0))
     assert "known of 0%" in note
-    _, (note,) = undisturbed(replace(a_job(2.0), host_speed=None), none)
+    (note,) = undisturbed(replace(a_job(2.0), host_speed=None), none).notes
     assert "as recorded" in note
 
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,12 @@ for _name, _value in _QUIET.items():
 import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from maya.errors import NO_ROOM  # noqa: E402
-from maya.estimate.recordings import Recording, ScriptTimes  # noqa: E402
+from maya.estimate.recordings import ScriptTimes  # noqa: E402
 from maya.search.cores import NodeCores  # noqa: E402
 from maya.search.driver import Search  # noqa: E402
+from maya.search.together import Together  # noqa: E402
 from maya.search.types import Assignment, Judge, JudgeFactory, Outcome, Recordings  # noqa: E402
 from maya.simulate.types import Prediction  # noqa: E402
 
@@ -87,64 +87,7 @@ def run_search(
         tuner.fit()
         if adapter.failure is not None:
             raise adapter.failure
-        return _Together(search, recordings, adapter.nodes).run() if recordings else None
-
-
-class _Together:
-    """Judges the trials that fit once more when all are recorded, each where it was recorded, if `nodes` has that."""
-
-    def __init__(self, search: Search, recordings: Recordings, nodes: dict[int, str]) -> None:
-        self._search = search
-        self._recordings = ray.put(recordings)
-        self._nodes = nodes
-
-    def run(self) -> ScriptTimes | None:
-        """Revises the search; what the recordings tell of the script, None where that is nothing."""
-        outcomes = {trial.number: trial.outcome for trial in self._search.ranking() if trial.outcome}
-        if len(outcomes) < 2:
-            return None
-        told = self._each("recording", outcomes)
-        script = ScriptTimes.of([each for each in told.values() if isinstance(each, Recording)])
-        if script is None:
-            self._search.revise({number: why for number, why in told.items() if isinstance(why, str)})
-            return None
-        note = f"the host's time is that of {script.recordings} recordings of the script, judged together"
-        given = ray.put(script)
-        said = self._each(
-            "judge", [number for number, each in told.items() if not isinstance(each, str)], given
-        )
-        self._search.revise(
-            {
-                number: now if isinstance(now, str) else outcomes[number].revised(now, note)
-                for number, now in (told | said).items()
-            }
-        )
-        return script
-
-    def _each(self, method: str, numbers: Iterable[int], *given: Any) -> dict[int, Any]:
-        """What `method` of the recordings answers for each trial, or why it does not."""
-        task = ray.remote(num_cpus=1, max_retries=0)(_answer)
-        pending = {}
-        for number in numbers:
-            node = self._nodes.get(number)
-            where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT"
-            of = task.options(scheduling_strategy=where)
-            pending[number] = of.remote(method, self._recordings, self._search.assignment(number), *given)
-        return {number: _awaited(answer) for number, answer in pending.items()}
-
-
-def _answer(method: str, recordings: Recordings, assignment: Assignment, *given: Any) -> Any:
-    try:
-        return getattr(recordings, method)(assignment, *given)
-    except Exception as error:  # what was judged first stands, and the search says why
-        return str(error.args[0] if isinstance(error, LookupError) and error.args else repr(error))
-
-
-def _awaited(answer: Any) -> Any:
-    try:
-        return ray.get(answer)
-    except ray.exceptions.RayError as error:  # its worker or node died
-        return type(error).__name__
+        return Together(search, recordings, adapter.nodes).run() if recordings else None
 
 
 @contextlib.contextmanager

@@ -40,6 +40,9 @@ MEDIAN = math.pi / 2  # variance of the median of many over that of their mean, 
 # Standard deviation of the logarithm of how slow a script's configurations seem to be that nothing disturbed: of the
 # same jobs recorded twice, host time differed by so much when how slow either was had been taken out.
 CONFIGURATION = 0.02
+# Likewise of how slow recordings are: wider than most (0.1), as one of a hundred is disturbed by 40 %, and no
+# configuration was seen that is so much slower in all of its calls.
+DISTURBANCE = 0.2
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class ScriptTimes:
     """What a script's calls take of the reference host."""
 
     times: CallTimes
+    noise: float  # standard deviation of the logarithm of what a call takes, from recording to recording
     configuration: NDArray[
         np.float64
     ]  # [kinds of the times] variance of the logarithm between configurations
@@ -148,11 +152,11 @@ class ScriptTimes:
             software,
             calls.alike,
             np.exp(medians - level),
-            times.recording,
+            DISTURBANCE,
             (CONFIGURATION,) * len(times.script),
         )
         configuration = np.maximum(scatter**2 - times.recording**2, 0.0)
-        return ScriptTimes(own, configuration, len(recordings), unknown)
+        return ScriptTimes(own, times.recording, configuration, len(recordings), unknown)
 
     def undisturbed(self, trace: JobTrace) -> Undisturbed:
         """Takes a recording's disturbance out of it, as a whole and call by call. One that has hardly a call in common
@@ -177,7 +181,7 @@ class ScriptTimes:
         kinds, kind, count = np.unique(place[known], return_inverse=True, return_counts=True)
         mean = np.bincount(kind, host_ns[known], len(kinds)) / count
         log = np.log(np.maximum(mean, 1.0) / self.times.host_ns[kinds])
-        host_ns[known] *= np.exp(-of_noise(log, self.times.recording, self.configuration[kinds]))[kind]
+        host_ns[known] *= np.exp(-of_noise(log, self.noise, self.configuration[kinds]))[kind]
         records["host_ns"] = np.rint(host_ns)
         return replace(rank, records=records)
 

@@ -47,13 +47,19 @@ def host_s(job: JobTrace) -> float:
     return float(sum(rank.records["host_ns"].sum() for rank in job.ranks)) * 1e-9
 
 
-@given(st.lists(st.floats(0.88, 1.14), min_size=3, max_size=12))
+@given(st.lists(st.floats(0.85, 1.2), min_size=3, max_size=12))
 @settings(max_examples=30)
 def test_how_slow_each_recording_was_is_taken_out(slower: list[float]) -> None:
     jobs = [a_job(each) for each in slower]
     script = script_of(jobs)
     times = [host_s(script.undisturbed(job).trace) for job in jobs]
     assert times == pytest.approx([host_s(a_job(float(np.median(slower))))] * len(jobs), rel=0.02)
+
+
+@pytest.mark.parametrize("slower", [0.64, 1.55])
+def test_a_recording_that_was_disturbed_badly_is_no_configuration_of_its_own(slower: float) -> None:
+    jobs = [*(a_job(each) for each in np.linspace(0.95, 1.05, 9)), a_job(slower)]
+    assert host_s(script_of(jobs).undisturbed(jobs[-1]).trace) == pytest.approx(host_s(a_job()), rel=0.06)
 
 
 def test_software_of_which_no_call_is_known_is_enough_but_a_note_says_what_is_not() -> None:
@@ -97,7 +103,7 @@ def test_a_call_whose_times_go_by_configuration_keeps_its_own() -> None:
 @pytest.mark.parametrize("slower", [7.0, 1 / 7])
 def test_a_configuration_like_no_other_stays_as_it_is(slower: float) -> None:
     jobs = [*(a_job(each) for each in np.linspace(0.95, 1.05, 9)), a_job(slower)]
-    assert host_s(script_of(jobs).undisturbed(jobs[-1]).trace) == pytest.approx(host_s(jobs[-1]), rel=0.05)
+    assert host_s(script_of(jobs).undisturbed(jobs[-1]).trace) == pytest.approx(host_s(jobs[-1]), rel=0.1)
 
 
 def test_what_all_have_in_common_is_the_script_s_the_more_of_them_there_are() -> None:

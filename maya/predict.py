@@ -15,9 +15,8 @@ from maya import __version__
 from maya.cache import Recorded, TraceCache
 from maya.clusters.types import Cluster
 from maya.estimate import UNIFORM, Estimator, Reuse
-from maya.estimate.host import undisturbed
 from maya.estimate.likely import likely_error
-from maya.estimate.recordings import ScriptTimes
+from maya.estimate.recordings import ScriptTimes, undisturbed_beside
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
 from maya.launch.trust import Trust
@@ -150,7 +149,7 @@ def judge_trace(
     is known of the script by other recordings."""
     started = time.perf_counter()
     cluster = what_if.cluster(cluster)
-    recording = script.undisturbed(trace) if script else undisturbed(trace)
+    recording = undisturbed_beside(trace, script)
     trace = what_if.trace(place(recording.trace, cluster))
     estimates = Estimator(cluster, reuse).estimate(trace.operations)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))

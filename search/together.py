@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from maya.estimate.recordings import Recording, ScriptTimes
 from maya.search.driver import Search
-from maya.search.types import Assignment, Recordings
+from maya.search.types import Assignment, Outcome, Recordings
 
 
 class Together:
@@ -30,21 +30,16 @@ class Together:
         if len(outcomes) < 2:
             return None
         told = self._each("recording", outcomes)
-        script = ScriptTimes.of([each for each in told.values() if isinstance(each, Recording)])
-        if script is None:
-            self._search.revise({number: why for number, why in told.items() if isinstance(why, str)})
-            return None
-        note = f"the host's time is that of {script.recordings} recordings of the script, judged together"
-        given = ray.put(script)
-        said = self._each(
-            "judge", [number for number, each in told.items() if not isinstance(each, str)], given
-        )
-        self._search.revise(
-            {
-                number: now if isinstance(now, str) else outcomes[number].revised(now, note)
-                for number, now in (told | said).items()
-            }
-        )
+        recorded = {number: each for number, each in told.items() if isinstance(each, Recording)}
+        said: dict[int, Outcome | str] = {
+            number: why for number, why in told.items() if number not in recorded
+        }
+        script = ScriptTimes.of(list(recorded.values()))
+        if script is not None:
+            note = f"the host's time is that of {script.recordings} recordings of the script, judged together"
+            for number, now in self._each("judge", recorded, ray.put(script)).items():
+                said[number] = now if isinstance(now, str) else outcomes[number].revised(now, note)
+        self._search.revise(said)
         return script
 
     def _each(self, method: str, numbers: Iterable[int], *given: Any) -> dict[int, Any]:

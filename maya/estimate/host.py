@@ -115,25 +115,32 @@ def undisturbed(trace: JobTrace, times: CallTimes | None = None) -> Undisturbed:
     """Takes a recording's disturbance out of it. Without a measured speed of the machine that recorded it, its calls
     tell that, too. `times`: None for the shipped ones."""
     times = times or shipped()
-    log, known, unknown = told(trace, times)
+    log, known, unknown = told(trace, tally(trace), times)
     if unknown:
         return Undisturbed(trace, (as_recorded(trace, unknown),))
-    factor = math.exp(-times.of_recording(log, known, noise_of(trace, times)))
-    ranks = tuple(_scaled(rank, factor) for rank in trace.ranks)
-    return Undisturbed(replace(trace, ranks=ranks, host_speed=(trace.host_speed or 1.0) * factor))
+    factor = factor_of(trace, times, log, known)
+    return at(trace, tuple(_scaled(rank, factor) for rank in trace.ranks), factor)
 
 
-def noise_of(trace: JobTrace, times: CallTimes) -> float:
-    """Standard deviation of the logarithm of how slow a recording is."""
-    return UNKNOWN_SPEED if trace.host_speed is None else times.recording
+def factor_of(trace: JobTrace, times: CallTimes, log: float, known: NDArray[np.float64]) -> float:
+    """What takes the recording's share of `log` out of host time; `log` and `known` as of `slowness`."""
+    noise = UNKNOWN_SPEED if trace.host_speed is None else times.recording
+    return math.exp(-times.of_recording(log, known, noise))
 
 
-def told(trace: JobTrace, times: CallTimes) -> tuple[float, NDArray[np.float64], str]:
-    """As of `slowness`, and why that tells nothing; empty: it does."""
+def at(
+    trace: JobTrace, ranks: tuple[RankTrace, ...], factor: float, notes: tuple[str, ...] = ()
+) -> Undisturbed:
+    """With `ranks`, whose host time is `factor` of what it was."""
+    return Undisturbed(replace(trace, ranks=ranks, host_speed=(trace.host_speed or 1.0) * factor), notes)
+
+
+def told(trace: JobTrace, own: Tally, times: CallTimes) -> tuple[float, NDArray[np.float64], str]:
+    """As of `slowness`, and why that tells nothing; empty: it does. `own`: the trace's."""
     if trace.software != times.software:
         known_of = f"what calls take is known of {times.software}, not of {trace.software or 'its software'}"
         return 0.0, np.zeros(len(BEFORE)), known_of
-    log, known = slowness(tally(trace), times)
+    log, known = slowness(own, times)
     if known.sum() < LEAST_KNOWN:
         return log, known, f"what they take is known of {known.sum():.0%} of its calls' time"
     return log, known, ""
@@ -167,9 +174,10 @@ def identities(trace: JobTrace) -> list[NDArray[np.int64]]:
     return [_alike(rank, operations) for rank in trace.ranks]
 
 
-def tally(trace: JobTrace) -> Tally:
+def tally(trace: JobTrace, alike_of: list[NDArray[np.int64]] | None = None) -> Tally:
+    """`alike_of`: the trace's `identities`, where they are at hand."""
     called = np.concatenate([~rank.records["graph"] for rank in trace.ranks])
-    alike = np.concatenate(identities(trace))[called]
+    alike = np.concatenate(alike_of or identities(trace))[called]
     host_ns = np.concatenate([rank.records["host_ns"] for rank in trace.ranks])[called]
     _, first, kind, count = np.unique(alike[:, 0], return_index=True, return_inverse=True, return_counts=True)
     total = np.bincount(kind.reshape(-1), host_ns, len(first))

@@ -22,8 +22,9 @@ from maya.estimate.host import (
     CallTimes,
     Undisturbed,
     as_recorded,
+    at,
+    factor_of,
     identities,
-    noise_of,
     of_noise,
     shipped,
     tally,
@@ -60,7 +61,7 @@ class Recording:
     def of(trace: JobTrace, times: CallTimes | None = None) -> Recording:
         """`times`: None for the shipped ones."""
         own = tally(trace)
-        slowness = told(trace, times or shipped())
+        slowness = told(trace, own, times or shipped())
         measured = trace.host_speed is not None
         return Recording(own.alike[:, 0], own.host_ns, own.share, trace.software, measured, slowness)
 
@@ -127,9 +128,7 @@ class ScriptTimes:
 
     times: CallTimes
     noise: float  # standard deviation of the logarithm of what a call takes, from recording to recording
-    configuration: NDArray[
-        np.float64
-    ]  # [kinds of the times] variance of the logarithm between configurations
+    configuration: NDArray[np.float64]  # [kinds of the times] variance of that, between configurations
     recordings: int
     unknown: str  # why how slow all were on the whole is not known; empty: it is
 
@@ -161,16 +160,16 @@ class ScriptTimes:
     def undisturbed(self, trace: JobTrace) -> Undisturbed:
         """Takes a recording's disturbance out of it, as a whole and call by call. One that has hardly a call in common
         with the others is judged alone."""
-        log, known, unlike = told(trace, self.times)
+        alike_of = identities(trace)
+        log, known, unlike = told(trace, tally(trace, alike_of), self.times)
         if unlike:
             return undisturbed(trace)
-        factor = math.exp(-self.times.of_recording(log, known, noise_of(trace, self.times)))
+        factor = factor_of(trace, self.times, log, known)
         ranks = tuple(
             self._call_by_call(rank, alike[:, 0], factor)
-            for rank, alike in zip(trace.ranks, identities(trace), strict=True)
+            for rank, alike in zip(trace.ranks, alike_of, strict=True)
         )
-        notes = (as_recorded(trace, self.unknown),) if self.unknown else ()
-        return Undisturbed(replace(trace, ranks=ranks, host_speed=(trace.host_speed or 1.0) * factor), notes)
+        return at(trace, ranks, factor, (as_recorded(trace, self.unknown),) if self.unknown else ())
 
     def _call_by_call(self, rank: RankTrace, alike: NDArray[np.int64], factor: float) -> RankTrace:
         """With the noise of each kind of its calls taken out, and `factor` of all. `alike`: [records]."""
@@ -184,6 +183,11 @@ class ScriptTimes:
         host_ns[known] *= np.exp(-of_noise(log, self.noise, self.configuration[kinds]))[kind]
         records["host_ns"] = np.rint(host_ns)
         return replace(rank, records=records)
+
+
+def undisturbed_beside(trace: JobTrace, script: ScriptTimes | None) -> Undisturbed:
+    """By all that recordings tell of the script; None: judged alone."""
+    return script.undisturbed(trace) if script else undisturbed(trace)
 
 
 def _level(recordings: Sequence[Recording], times: CallTimes) -> tuple[float, str]:

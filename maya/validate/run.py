@@ -135,7 +135,8 @@ def _telling(members: list[tuple[Row, Mapped]], wanted: set[str], inputs: Inputs
     """Of a family those to be judged, and with them those that are recorded already."""
     if not any(row.id in wanted for row, _ in members):
         return []
-    return [(row, it) for row, it in members if row.id in wanted or _is_kept(row, inputs)]
+    store = TraceStore(inputs.traces)
+    return [(row, it) for row, it in members if row.id in wanted or store.has(it, inputs.examples)]
 
 
 def _neighbours(pair: tuple[Row, Mapped]) -> tuple[str, int]:

@@ -12,8 +12,7 @@ import numpy as np
 
 from maya.clusters.types import Cluster, Device
 from maya.estimate import Estimator
-from maya.estimate.host import undisturbed
-from maya.estimate.recordings import Recording, ScriptTimes
+from maya.estimate.recordings import Recording, ScriptTimes, undisturbed_beside
 from maya.simulate import build_network, place, simulate
 from maya.simulate.network import Network
 from maya.trace.types import JobTrace
@@ -46,13 +45,10 @@ def repeatedly_recorded_rows(
         wanted = [(row, mapped) for row, mapped in members if is_fit(row.id)]
         scripts = [told(store, members, examples) if wanted else None for store in stores]
         for row, mapped in wanted:
-            kept = [
-                (store.read(mapped, examples), script) for store, script in zip(stores, scripts, strict=True)
-            ]
             traces = [
-                (script.undisturbed(trace) if script else undisturbed(trace)).trace
-                for trace, script in kept
-                if isinstance(trace, JobTrace)
+                undisturbed_beside(trace, script).trace
+                for store, script in zip(stores, scripts, strict=True)
+                if isinstance(trace := store.read(mapped, examples), JobTrace)
             ]
             if traces:
                 yield row, mapped, traces

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_times import SOFTWARE, host_s, times_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maya.estimate.host import BEFORE, CallTimes, shipped, slowness, tally, undisturbed, weighted_median
 from maya.trace.pipelines import Pipeline
 from maya.trace.types import JobTrace, Kernel
-
-SOFTWARE = "CPython 3.11, PyTorch 2.11"
 
 
 def a_job(slower: float = 1.0, slower_last: float = 1.0) -> JobTrace:
@@ -27,17 +26,6 @@ def a_job(slower: float = 1.0, slower_last: float = 1.0) -> JobTrace:
         records["host_ns"][-1] *= slower_last
         ranks.append(replace(rank, records=records))
     return replace(job, ranks=tuple(ranks), host_speed=0.5, software=SOFTWARE)
-
-
-def times_of(job: JobTrace, recording: float = 0.1, script: float = 0.1, before: int = 0) -> CallTimes:
-    """Of calls after so many others as BEFORE has of that number."""
-    told = tally(job)
-    alike, first = np.unique(told.alike[:, before], return_index=True)
-    return CallTimes(SOFTWARE, alike, told.host_ns[first], recording, (script,) * len(BEFORE))
-
-
-def host_s(job: JobTrace) -> float:
-    return float(sum(rank.records["host_ns"].sum() for rank in job.ranks)) * 1e-9
 
 
 @given(slower=st.floats(0.8, 1.25), recording=st.floats(0.1, 0.3), script=st.floats(0.01, 0.3))

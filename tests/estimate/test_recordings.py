@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from host_times import SOFTWARE, host_s, times_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from maya.estimate.host import BEFORE, CallTimes, tally
+from maya.estimate.host import BEFORE, CallTimes
 from maya.estimate.recordings import Calls, Recording, ScriptTimes
 from maya.trace.pipelines import Pipeline
 from maya.trace.types import JobTrace
 
-SOFTWARE = "CPython 3.11, PyTorch 2.11"
 RECORDING = 0.1
 
 
-def a_job(slower: float = 1.0, calls: NDArray[np.float64] | None = None, micro_batches: int = 3) -> JobTrace:
+def a_job(slower: float = 1.0, calls: NDArray[np.float64] | None = None) -> JobTrace:
     """Its calls take `slower` times as long, each of a rank (in turn) besides what `calls` says."""
-    job = Pipeline(2, micro_batches, 10, 20).job().build()
+    job = Pipeline(2, 3, 10, 20).job().build()
     ranks = []
     for rank in job.ranks:
         records = rank.records.copy()
@@ -32,8 +32,8 @@ def a_job(slower: float = 1.0, calls: NDArray[np.float64] | None = None, micro_b
     return replace(job, ranks=tuple(ranks), host_speed=0.5, software=SOFTWARE)
 
 
-def no_times(software: str = "another") -> CallTimes:
-    return CallTimes(software, np.array([5], np.int64), np.array([1.0]), RECORDING, (0.1,) * len(BEFORE))
+def no_times() -> CallTimes:
+    return CallTimes("another", np.array([5], np.int64), np.array([1.0]), RECORDING, (0.1,) * len(BEFORE))
 
 
 def script_of(jobs: Sequence[JobTrace], times: CallTimes | None = None) -> ScriptTimes:
@@ -41,10 +41,6 @@ def script_of(jobs: Sequence[JobTrace], times: CallTimes | None = None) -> Scrip
     script = ScriptTimes.of([Recording.of(job, times) for job in jobs], times)
     assert script is not None
     return script
-
-
-def host_s(job: JobTrace) -> float:
-    return float(sum(rank.records["host_ns"].sum() for rank in job.ranks)) * 1e-9
 
 
 @given(st.lists(st.floats(0.85, 1.2), min_size=3, max_size=12))
@@ -107,9 +103,7 @@ def test_a_configuration_like_no_other_stays_as_it_is(slower: float) -> None:
 
 
 def test_what_all_have_in_common_is_the_script_s_the_more_of_them_there_are() -> None:
-    base = tally(a_job())
-    alike, first = np.unique(base.alike[:, 0], return_index=True)
-    times = CallTimes(SOFTWARE, alike, base.host_ns[first], RECORDING, (0.1,) * len(BEFORE))
+    times = times_of(a_job(), RECORDING)
     left = [
         np.log(host_s(script_of([a_job(1.2)] * count, times).undisturbed(a_job(1.2)).trace) / host_s(a_job()))
         for count in (2, 8, 64)
@@ -119,9 +113,7 @@ def test_what_all_have_in_common_is_the_script_s_the_more_of_them_there_are() ->
 
 
 def test_of_a_machine_whose_speed_is_not_known_the_calls_tell_it_however_many_there_are() -> None:
-    base = tally(a_job())
-    alike, first = np.unique(base.alike[:, 0], return_index=True)
-    times = CallTimes(SOFTWARE, alike, base.host_ns[first], RECORDING, (0.1,) * len(BEFORE))
+    times = times_of(a_job(), RECORDING)
     jobs = [replace(a_job(1.5), host_speed=None)] * 20
     trace = script_of(jobs, times).undisturbed(jobs[0]).trace
     assert host_s(trace) == pytest.approx(host_s(a_job()), rel=0.1)

@@ -78,7 +78,8 @@ int push_attributes(const EventAttributes* attributes) {
   if (attributes && attributes->message_type == 1 && attributes->message)
     return push(static_cast<const char*>(attributes->message));
   if (attributes && attributes->message_type == 2) return push(narrow(static_cast<const wchar_t*>(attributes->message)));
-  return push("nvtx");
+  const Call call;  // a registered name, which is not known here: what is done in it is the operator's around it
+  return push_same_range(&kNvtx);
 }
 
 int push_ascii(const char* message) { return push(message ? message : ""); }
@@ -114,6 +115,16 @@ int push_range(std::string_view name, std::string_view sizes, const void* owner)
   thread.contexts[level] = recording() ? intern_range(name, sizes) : 0;
   // The outermost: a step may be announced twice, to us and to a script's own emit_nvtx().
   if (thread.steps_mask == 0 && name.starts_with(kStepPrefix)) thread.steps_mask = std::uint64_t{1} << level;
+  return static_cast<int>(level);
+}
+
+int push_same_range(const void* owner) {
+  ThreadState& thread = this_thread();
+  const std::uint32_t around = current_context();
+  const std::uint32_t level = thread.contexts_depth++;
+  if (level >= kDeepest) return static_cast<int>(level);
+  thread.owners[level] = owner;
+  thread.contexts[level] = around;
   return static_cast<int>(level);
 }
 

@@ -9,6 +9,9 @@ namespace maya {
 // `[[2, 3], []]`, or empty. `owner`: what leaves it.
 int push_range(std::string_view name, std::string_view sizes, const void* owner);
 
+// Enters a range without a name of its own: it is in the operator that the thread is in.
+int push_same_range(const void* owner);
+
 // Leaves the innermost range of `owner`, and returns its depth, or -1 when it has none.
 int pop_range(const void* owner);
 

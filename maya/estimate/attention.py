@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from maya.clusters import Device
 from maya.estimate.fits import fit_for
@@ -23,6 +25,9 @@ _EFFICIENT = re.compile(r"fmha_cutlass(?P<pass>[FB])_")
 _FUSED = re.compile(
     r"cudnn\w*_sdpa_\w*?(?P<pass>fprop|bprop)|fmha_v\d_flash_attention\w*|flash_attn|FlashAttn"
 )
+# Of the memory-efficient kernels in fp32, over the same share of the vector units' rate: one shape on an H200, forward
+# and backward (gpt_124m_fp32 of scripts/measure).
+_FP32_TIMES = 0.24
 _AUXILIARY = re.compile(r"flash_bwd_(?:dot_do_o|convert_d)|flash_fwd_splitkv_combine|compute_delta")
 
 
@@ -38,7 +43,7 @@ class Attention:
     keys: int
     head_dim: int
     engine: (
-        str  # flash2 (mma.sync kernels), native (the generation's own: FlashAttention-3, cuDNN), efficient
+        str  # flash2 (mma.sync kernels), native (the generation's own: FlashAttention-3), cudnn, efficient
     )
 
     @property
@@ -94,7 +99,9 @@ def recognise(kernel: Kernel) -> Attention | None:
         keys = _keys(kernel, queries, backward)
     else:
         return None
-    engine = "efficient" if _EFFICIENT.search(kernel.name) else "native"
+    engine = "cudnn" if "cudnn" in kernel.name else "native"
+    if _EFFICIENT.search(kernel.name):
+        engine = "efficient_fp32" if "_f32_" in kernel.name else "efficient"
     # The mask is an argument, not in the name: square attention over tokens is taken as causal.
     return Attention(backward, queries == keys, batch, heads, queries, keys, head_dim, engine)
 
@@ -130,15 +137,31 @@ def estimate_attention(attention: Attention, device: Device) -> tuple[float, Pro
     rate(s) = peak * efficiency / (1 + ramp_tokens / s): the mask's diagonal and fixed parts weigh less the
     longer the sequence.
     """
-    fit = fit_for("attention", device, attention.engine)
-    c = fit.coefficients
+    engine = "efficient" if attention.engine == "efficient_fp32" else attention.engine
+    fit = fit_for("attention", device, engine)
+    seconds = pass_seconds(attention, device, fit.coefficients)
+    if attention.engine == "efficient_fp32":
+        seconds *= _FP32_TIMES * _peak(device) / device.vector_flops
+        return seconds, Provenance.ROOFLINE
+    if attention.engine == fit.variant == "cudnn":  # fitted on both passes
+        return seconds, fit.provenance
+    return seconds, Provenance.ROOFLINE if attention.backward else fit.provenance
+
+
+def pass_seconds(attention: Attention, device: Device, c: Mapping[str, Any]) -> float:
+    """Seconds by the coefficients of a fit; cuDNN's kernels are of 64 or 128 elements a head, or more."""
     head = "efficiency_64" if attention.head_dim <= 64 else "efficiency_128"
     efficiency = float(c[head]) * (float(c["backward"]) if attention.backward else 1.0)
     ramp = float(c["ramp_tokens"]) * (1.0 if attention.causal else 0.4)
-    rate = device.peak_flops.get("bf16", device.peak_flops.get("fp16", device.vector_flops)) * efficiency
+    flops = attention.flops
+    if attention.engine == "cudnn":
+        flops *= 64 * math.ceil(attention.head_dim / 64) / attention.head_dim
     blocks = math.ceil(attention.queries / 128) * attention.batch * attention.heads
     filled = blocks / (math.ceil(blocks / device.multiprocessors) * device.multiprocessors)
-    seconds = float(c["launch_s"]) + attention.flops * (1 + ramp / max(attention.queries, 1)) / (
-        rate * max(filled, 1e-3)
-    )
-    return seconds, Provenance.ROOFLINE if attention.backward else fit.provenance
+    work_s = flops * (1 + ramp / max(attention.queries, 1)) / (_peak(device) * efficiency * max(filled, 1e-3))
+    return float(c["launch_s"]) + work_s
+
+
+def _peak(device: Device) -> float:
+    """FLOP/s of 16-bit products."""
+    return device.peak_flops.get("bf16", device.peak_flops.get("fp16", device.vector_flops))

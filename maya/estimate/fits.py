@@ -17,7 +17,7 @@ from maya.estimate.types import Provenance
 
 HOME = Path(__file__).parent / "fits"
 
-# Which dtype's fit stands in where a device has none of its own; tried in order.
+# Which dtype's or kind's fit stands in where a device has none of its own; tried in order.
 _STAND_INS = {
     "fp16": ("bf16",),
     "bf16": ("fp16",),
@@ -26,6 +26,10 @@ _STAND_INS = {
     "fp4": ("fp8", "bf16"),
     "int8": ("fp8", "bf16", "fp16"),
     "fp64": ("fp32",),
+    "rms_norm": ("layer_norm",),
+    "welford_norm": ("layer_norm",),
+    "multi_tensor": ("elementwise",),
+    "cudnn": ("native",),
 }
 
 

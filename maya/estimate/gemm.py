@@ -97,16 +97,31 @@ def math_dtype(gemm: Gemm, device: Device) -> str:
 def aligned(gemm: Gemm) -> bool:
     """Whether the rows of all three matrices begin at multiples of 16 bytes, as far as sizes tell; of other types than
     the 16-bit ones it is not asked."""
-    rows = (gemm.k if gemm.transpose_a else gemm.m, gemm.n if gemm.transpose_b else gemm.k, gemm.m)
     dtype = gemm.dtype.split("_")[0]
-    return dtype not in ("fp16", "bf16") or all(size * ITEM_BYTES[dtype] % 16 == 0 for size in rows)
+    return dtype not in ("fp16", "bf16") or all(size * ITEM_BYTES[dtype] % 16 == 0 for size in _rows(gemm))
+
+
+def _rows(gemm: Gemm) -> tuple[int, int, int]:
+    """Elements from one row of each matrix to the next."""
+    return (gemm.k if gemm.transpose_a else gemm.m, gemm.n if gemm.transpose_b else gemm.k, gemm.m)
 
 
 def narrow_seconds(gemm: Gemm, device: Device) -> float:
     """The least seconds of a 16-bit product that is not `aligned`: its operands cannot be loaded by whole vectors, nor,
     on Hopper and later, by the tensor memory accelerator, so that cuBLAS takes a kernel of Ampere's with narrow loads.
     0 of all other products."""
-    return 0.0 if aligned(gemm) else flops(gemm) / (NARROW_RATE * device.multiprocessors * device.clock_hz)
+    if aligned(gemm):
+        return 0.0
+    hopper = device.compute_capability >= (9, 0)
+    rate = NARROW_RATES[narrowness(gemm)] if hopper else NARROW_RATE_BEFORE_HOPPER
+    return flops(gemm) / (rate * device.multiprocessors * device.clock_hz)
+
+
+def narrowness(gemm: Gemm) -> str:
+    """Which rows of a product have an odd length, by which its rate goes: a key of NARROW_RATES."""
+    if gemm.m % 2:
+        return "odd output, transposed" if gemm.transpose_a else "odd output"
+    return "odd operand" if any(size % 2 for size in _rows(gemm)) else "even"
 
 
 def narrow_note(narrow: Set[Gemm]) -> tuple[str, ...]:
@@ -117,15 +132,17 @@ def narrow_note(narrow: Set[Gemm]) -> tuple[str, ...]:
     shape = f"{largest.m} x {largest.n} x {largest.k} of {largest.operator.name or 'no operator'}"
     return (
         f"{len(narrow)} 16-bit matrix products have rows of no multiple of 16 bytes (the largest: {shape}): padded "
-        "to 8 elements they may be two to three times as fast; they take what cuBLAS' kernels for such do, of "
-        "which one measurement is known",
+        "to 8 elements they may be two to four times as fast; they take what cuBLAS' kernels for such do, as "
+        "measured on an H200",
     )
 
 
-# FLOP a clock and multiprocessor: 9,477 x 1,152 x 588 in bf16 in 130.56 us at 1,200 MHz on Hopper, taken to have 132
-# multiprocessors, by cutlass_80_tensorop_bf16_s16816gemm_..._align2; with 592 for 588 it took 36.96 us
-# (m87-labs/kestrel, pull request 143).
-NARROW_RATE = 2 * 9_477 * 1_152 * 588 / 130.56e-6 / (132 * 1.2e9)
+# FLOP a clock and multiprocessor, by which rows have an odd length. Medians of such products of 5 GFLOP and more of
+# scripts/measure/operations.py on an H200 (scripts/fit/measured prints them); the kernels are Ampere's by their names.
+# Devices before Hopper take what one such product did on Hopper (9,477 x 1,152 x 588 in 130.56 us at 1,200 MHz,
+# m87-labs/kestrel, pull request 143): of rates between 520 and 800 it suits vTrain's A100s best, on the fit share.
+NARROW_RATE_BEFORE_HOPPER = 2 * 9_477 * 1_152 * 588 / 130.56e-6 / (132 * 1.2e9)
+NARROW_RATES = {"even": 890.0, "odd operand": 527.0, "odd output": 461.0, "odd output, transposed": 373.0}
 
 
 class GemmEstimator:

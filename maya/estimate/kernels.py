@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +33,12 @@ _NARROWING = re.compile(r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\
 # element-wise with a calculator of offsets, and how many elements a thread takes at a time
 _STRIDED = re.compile(r"(?<!\w)elementwise_kernel<\d+, (\d+)")
 _ADDRESSED_BYTES = 2**31  # that a launch of a TensorIterator kernel reaches: larger operands take several
+_TRANSCENDENTAL = re.compile(r"gelu_backward|gelu")  # what its functions cost counts more than its bytes
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
+_OUTPUTS = re.compile(r"reduce_kernel<\d+, [24],")
+# Where blocks that share an output meet, one after the other, in waits of memory.WAIT_S: by the sums over rows of
+# scripts/measure/operations.py on an H200 (scripts/fit/measured).
+_MEETING_WAITS, _WAITS_A_BLOCK = 6.6, 0.065
 # Where ranks that read each other's memory meet (torch/csrc/distributed/c10d/symm_mem).
 _MEETING = re.compile(r"symmetric_memory::(?:barrier|put_signal|wait_signal)_kernel")
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
@@ -52,6 +57,9 @@ class Traffic:
     elements: float = 0.0  # words of up to four bytes, each found by its strides; 0: walked in a line
     waits: float = 0.0  # reads that wait for one another
     clocks: float = 0.0  # that it is told to wait
+    rows: float = 0.0  # each a block's work, with a cost of its own
+    passes: float = 0.0  # of a block over the rows that it adds up, one after the other
+    blocks: float = 0.0  # that share the work; 0: more than the device has multiprocessors
 
 
 @dataclass(frozen=True)
@@ -67,12 +75,17 @@ class Family:
     kept: float = 0.0  # operands of which a row in flight has to stay in L1 for that to be cheap
     resident: int = 0  # threads that a multiprocessor holds at a time
     one_block: bool = False  # walks all rows, a row a thread at a time
+    adds_rows: bool = False  # each block some columns of all rows
+    by_channel: bool = False  # each block a channel of the operator's tensor
+    walked: bool = False  # what a multiprocessor does with each element counts
+    by_thread: bool = False  # as many elements as the launch has threads, times _CUB_PER_THREAD
 
 
 def _family(pattern: str, operands: float, variant: str = "elementwise", **known: Any) -> Family:
     return Family(re.compile(pattern), operands, variant, **known)
 
 
+_CUB_PER_THREAD = 16  # items (cub's default policies: 7 to 23)
 _NORM_THREADS = 1536  # 40 registers a thread
 _FULL_THREADS = 2048
 
@@ -86,6 +99,7 @@ FAMILIES = (
     _family(r"(ln|rmsnorm)_bwd_finalize", 0),  # sums what a few blocks have left
     _family(r"(ln|rmsnorm)_bwd", 3, "softmax_once"),
     _family(r"(ln|rmsnorm)_fwd", 2, "softmax_once"),
+    _family(r"GammaBetaBackwardCUDAKernelTemplate", 2, "norm_weights", adds_rows=True),
     _family(r"GammaBeta|gamma_beta|cuComputePartGradGammaBeta|cuComputeGradGammaBeta", 2, "layer_norm"),
     _family(
         r"(layer_norm|LayerNorm|rms_?norm|RMSNorm).*(grad|Grad|backward|bwd)|cuComputeGradInput",
@@ -97,6 +111,8 @@ FAMILIES = (
     ),
     _family(r"RowwiseMoments", 1, "layer_norm"),
     _family(r"LayerNormForward", 2, "layer_norm"),  # its moments are there
+    _family(r"vectorized_layer_norm_kernel<.*true>", 2, "rms_norm", again=1, kept=1, resident=_NORM_THREADS),
+    _family(r"vectorized_layer_norm_kernel", 2, "welford_norm", again=1, kept=1, resident=_NORM_THREADS),
     _family(
         r"layer_norm|LayerNorm|rms_?norm|RMSNorm|cuApplyLayerNorm",
         2,
@@ -105,11 +121,18 @@ FAMILIES = (
         kept=1,
         resident=_NORM_THREADS,
     ),
-    _family(r"batch_norm_backward|batchnorm_bwd|bn_bw", 5),
+    _family(r"batch_norm_transform\w*_channels_last", 2, "channels_last", walked=True),
+    _family(r"batch_norm_backward_reduce\w*_channels_last", 2, "channels_last", walked=True),
+    _family(r"batch_norm_backward_elemt\w*_channels_last", 3, "channels_last", walked=True),
+    _family(r"batch_norm_collect_statistics", 1, "channel_statistics", by_channel=True),
+    _family(r"batch_norm_backward_kernel|bn_bw", 4, "channel_backward", by_channel=True),
+    _family(r"bn_fw_tr", 3, "channel_statistics", by_channel=True),
+    _family(r"batch_norm_backward|batchnorm_bwd", 5),
     _family(r"batch_norm|batchnorm|bn_fw", 3),
     _family(r"softmax_warp_backward|SoftMaxBackwardSmem", 3, "softmax_once"),
     _family(r"softmax_warp|SoftMaxForward(Smem|Reg)", 2, "softmax_once"),
-    _family(r"[Ss]oft_?[Mm]ax_?[Bb]ackward", 3, "softmax", again=2, kept=2, resident=_FULL_THREADS),
+    # Reads two operands again, and finds half of that in L2.
+    _family(r"[Ss]oft_?[Mm]ax_?[Bb]ackward", 3, "softmax", again=1, kept=2, resident=_FULL_THREADS),
     _family(r"[Ss]oft_?[Mm]ax", 2, "softmax", again=2, kept=1, resident=_FULL_THREADS),
     # Reads one element a row (ATen/native/cuda/NLLLoss.cu).
     _family(r"nll_loss_(forward|backward)_reduce", 0, one_block=True),
@@ -117,19 +140,26 @@ FAMILIES = (
     # One value a block or thread.
     _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
     _family(r"fused_dropout|masked_scale", 2.5),
-    _family(r"embedding_backward|compute_grad_weight|sum_and_scatter|EmbeddingBackward", 1.5),
+    _family(r"compute_grad_weight|sum_and_scatter", 1.5, "added_rows", walked=True),
+    _family(r"embedding_backward|EmbeddingBackward", 1.5),
     _family(r"CatArrayBatchedCopy_", 2),
     _family(r"CatArrayBatchedCopy", 2, "concatenation"),
     # FSDP unpacks what it gathered as bare bytes: 16-bit parameters under its mixed precision.
     _family(r"split_with_sizes_copy", 2, item=2),
     _family(r"reduce_kernel|norm_kernel", 1),
+    # Of cub a thread's share is told by the launch alone: its operator's tensors are others.
+    _family(r"cub::.*(Onesweep|UniqueByKeySweep)", 4, by_thread=True),
+    _family(r"cub::", 2, by_thread=True),
     _family(r"scan|cumsum", 2),
     _family(r"radix|sort|Sort|topk|TopK", 6),
-    _family(r"cub::|thrust::", 4),
+    _family(r"thrust::", 4),
     _family(r"triu_tril", 2),
     _family(r"scatter|gather|index|take", 3),
+    _family(r"max_pool_backward", 2, "pool_backward", walked=True),
+    _family(r"max_pool_forward", 2, "pool", walked=True),
     _family(r"pool", 2),
     _family(r"upsample|roll|flip|transpose", 2),
+    _family(r"normal_and_transform|normal_distribution", 1, "normal", walked=True),
     _family(r"distribution|random|bernoulli|normal_|uniform", 1),
     _family(r"fill|Fill|arange|range_kernel|zero", 1),
     _family(r"copy|Copy|cast", 2),
@@ -159,6 +189,10 @@ def traffic(kernel: Kernel) -> Traffic | None:
             return Traffic(bytes_moved, "unrolled", elements=kernel.elements)
         return Traffic(bytes_moved, variant)
     if kernel.bytes is not None and not (family is not None and family.partial):
+        if found := _TRANSCENDENTAL.search(kernel.operator.name):
+            return Traffic(float(kernel.bytes), found[0], elements=float(kernel.elements or 0))
+        if family is not None and family.by_channel:
+            return replace(_passes(kernel, family, item), bytes=float(kernel.bytes))
         return Traffic(float(kernel.bytes), variant)
     if "multi_tensor_apply" in kernel.name:
         return _multi_tensor(kernel)
@@ -209,17 +243,36 @@ def _strided(kernel: Kernel, per_thread: int) -> Traffic:
 
 def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
     elements, guessed = _elements(kernel)
+    threads = math.prod(kernel.grid) * math.prod(kernel.block)
+    if family.by_thread:
+        elements, guessed = float(threads * _CUB_PER_THREAD), True
     operand = elements * item
-    row = max((size for size in kernel.operator.sizes if size), key=math.prod, default=(0,))[-1] * item
+    row = max((size for size in kernel.operator.sizes if size), key=math.prod, default=(0,))[-1]
+    counted = (
+        family.walked or family.by_channel or family.variant in ("concatenation", "welford_norm", "rms_norm")
+    )
+    sums = "reduce_kernel" in kernel.name and _vectorised_outputs(kernel) and kernel.grid[1] > 1
     return Traffic(
         operand * family.operands,
         family.variant,
         guessed or (family.item is not None and not family.partial),
         again=operand * family.again,
-        in_flight=row * family.kept * (family.resident // math.prod(kernel.block)),
-        elements=elements if family.variant == "concatenation" else 0.0,
-        waits=_rows(kernel) / math.prod(kernel.block) if family.one_block else 0.0,
+        in_flight=row * item * family.kept * (family.resident // math.prod(kernel.block)),
+        elements=elements if counted else 0.0,
+        waits=_rows(kernel) / math.prod(kernel.block)
+        if family.one_block
+        else _MEETING_WAITS + _WAITS_A_BLOCK * kernel.grid[1]
+        if sums
+        else 0.0,
+        rows=elements / row if row and family.variant in ("welford_norm", "rms_norm") else 0.0,
+        passes=elements / row / kernel.block[1] / kernel.grid[1] if row and family.adds_rows else 0.0,
+        blocks=float(kernel.grid[0] * kernel.grid[1]) if family.adds_rows or family.by_channel else 0.0,
     )
+
+
+def _vectorised_outputs(kernel: Kernel) -> bool:
+    """Whether a reduction adds up rows: a thread has several neighbouring outputs then (ATen's Reduce.cuh)."""
+    return _OUTPUTS.search(kernel.name) is not None
 
 
 def _rows(kernel: Kernel) -> int:
@@ -266,6 +319,8 @@ def _elements(kernel: Kernel) -> tuple[float, bool]:
         return float(kernel.elements), False
     threads = math.prod(kernel.grid) * math.prod(kernel.block)
     largest = _largest(kernel)
+    if "elementwise" in kernel.name:  # a small helper does not walk its operator's tensors
+        largest = min(largest, threads * _MOST_PER_THREAD)
     if "CatArray" in kernel.name:
         return float(sum(map(_numel, kernel.operator.sizes))), False
     if largest > 0:
@@ -286,12 +341,14 @@ def _multi_tensor(kernel: Kernel) -> Traffic:
         operands = 7.0  # reads parameter, gradient and both moments, writes all but the gradient
     elif "LpNorm" in kernel.name or "L2Norm" in kernel.name or "LpMax" in kernel.name:
         operands = 1.0
+    elif "addcmul" in kernel.operator.name:  # Adam's: both factors are the gradient
+        operands = 3.0
     elif functor is not None:
         operands = float(functor[2]) + 1  # <depth, arguments read, index of the result>
     else:
         lists = _TENSOR_LISTS.search(kernel.name)
         operands = max(float(lists[1]), 2.0) if lists else 2.0
-    return Traffic(elements * operands * item_bytes(kernel.name), guessed=guessed)
+    return Traffic(elements * operands * item_bytes(kernel.name), "multi_tensor", guessed=guessed)
 
 
 def _chunked_elements(kernel: Kernel) -> tuple[float, bool]:

@@ -26,7 +26,8 @@ _COPY_SETUP_S = 1.5e-6
 _WARM_SHARE = 0.5
 
 _STEEPNESS = 2  # of the change from rows that stay in L1 to rows that do not (scripts/fit/memory)
-_WAIT_S = 1.1e-6  # of a read that has to wait for another one's answer, both from device memory (scripts/fit/memory)
+_BLOCKS_AT_A_TIME = 2  # of 1,024 threads, that a multiprocessor has
+WAIT_S = 1.1e-6  # of a read that has to wait for another one's answer, both from device memory (scripts/fit/memory)
 
 
 def floor_seconds(device: Device) -> float:
@@ -48,10 +49,11 @@ def bytes_seconds(moved: float, device: Device) -> tuple[float, Provenance]:
 
 
 def work_seconds(moved: Traffic, device: Device, coefficients: Mapping[str, float]) -> float:
-    """What its bytes take of the memory's rate, or its elements of its multiprocessors', without a launch.
+    """What its bytes take of the memory's rate, or its elements and rows of its multiprocessors', without a launch.
 
     `coefficients`: `efficiency`, a share of the memory's bandwidth; `cached_rate`, that of what L2 holds (default: the
-    same); `elements_per_clock` of one multiprocessor (default: no limit).
+    same); `elements_per_clock` of one multiprocessor (default: no limit); `row_clocks` of one, that each row costs
+    besides; `pass_s`, seconds of a block's pass over the rows that it adds up.
     """
     efficiency = coefficients["efficiency"]
     cached_rate = max(coefficients.get("cached_rate", efficiency), efficiency)
@@ -60,9 +62,13 @@ def work_seconds(moved: Traffic, device: Device, coefficients: Mapping[str, floa
         1 + (streamed / device.l2_bytes) ** 2
     )  # in L2; the shape is fitted, scripts/fit/memory
     streamed_s = streamed / device.memory_bandwidth * (held / cached_rate + (1 - held) / efficiency)
-    waiting_s = moved.waits * _WAIT_S + moved.clocks / device.clock_hz
-    clocks = moved.elements / coefficients.get("elements_per_clock", math.inf) / device.multiprocessors
-    return max(streamed_s, clocks / device.clock_hz) + waiting_s
+    waiting_s = moved.waits * WAIT_S + moved.clocks / device.clock_hz
+    clocks = moved.elements / coefficients.get("elements_per_clock", math.inf)
+    clocks += moved.rows * coefficients.get("row_clocks", 0.0)
+    working = min(moved.blocks or math.inf, device.multiprocessors)
+    turns = max(moved.blocks / (_BLOCKS_AT_A_TIME * device.multiprocessors), 1.0)
+    added_s = moved.passes * coefficients.get("pass_s", 0.0) * turns
+    return max(streamed_s, clocks / working / device.clock_hz, added_s) + waiting_s
 
 
 def spilled_bytes(moved: Traffic, device: Device) -> float:

@@ -14,7 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import parquet
 
 from maya.errors import MayaError
-from maya.trace.types import Operation
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation, Operator
 
 VARIABLE = "MAYA_PROFILES"  # names the database that estimates consult first
 KEPT = 256  # samples of an operation, the newest
@@ -66,6 +66,24 @@ def identity(operation: Operation) -> str:
     if fields["kind"] in ("gemm", "convolution"):
         del fields["operator"]
     return json.dumps(fields, sort_keys=True)
+
+
+KINDS: dict[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Kernel, Gemm, Convolution, Memcpy, Memset, Collective)
+}
+
+
+def operation_of(identity: str) -> Operation:
+    """The operation that has this identity, without the operator that matrix products and convolutions leave out."""
+    fields = json.loads(identity)
+    operator = fields.pop("operator", {"name": "", "sizes": []})
+    kind = KINDS[fields.pop("kind")]
+    for name, value in fields.items():
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    if "operator" in kind.__dataclass_fields__:
+        fields["operator"] = Operator(operator["name"], tuple(tuple(size) for size in operator["sizes"]))
+    operation: Operation = kind(**fields)
+    return operation
 
 
 class Profiles:

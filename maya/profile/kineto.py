@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Iterable, Iterator
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +17,51 @@ from maya.trace.types import Operator
 
 DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 OPERATOR_KINDS = ("cpu_op", "user_annotation")
+CALL_KINDS = ("cuda_runtime", "cuda_driver")
+# From the end of a kernel to the start of the next, which waits for it: the medians of 542 to 7,944 neighbours in each
+# of six jobs of scripts/measure on an H200 were 1.1 to 2.3 us. Of traces that have too few such neighbours.
+SPACING_S = 1.3e-6
+FEWEST_NEIGHBOURS = 30
 
 
 def read_activities(path: Path) -> list[Activity]:
-    """What the device did, in its order. Raises MayaError when the profiler saw no device."""
+    """What the device did, in its order, each with the time until the next can begin: what a kernel takes in a stream
+    that never runs dry. Raises MayaError when the profiler saw no device."""
     try:
-        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        events = json.loads(content.decode(errors="replace"))["traceEvents"]
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise MayaError(f"{path}: not a trace of PyTorch's profiler: {error}") from error
-    operators = dict(_operators(events))
-    activities = [
-        _activity(event, operators) for event in sorted(_on_device(events), key=lambda event: event["ts"])
-    ]
-    if not activities:
+    on_device = sorted(_on_device(events), key=lambda event: event["ts"])
+    if not on_device:
         raise MayaError(
             "PyTorch's profiler saw no device activity: it needs CUPTI, and the right to use it "
             "(https://developer.nvidia.com/nvidia-development-tools-solutions-err_nvgpuctrperm-permission-issue-performance-counters)"
         )
-    return activities
+    operators = dict(_operators(events))
+    spacing_s = _spacing_s(events, on_device)
+    return [_activity(event, operators, spacing_s) for event in on_device]
+
+
+def _spacing_s(events: Iterable[dict[str, Any]], on_device: Sequence[dict[str, Any]]) -> float:
+    """Seconds between two kernels of a stream, the second of which had been launched before the first began."""
+    launched_us = {
+        event["args"]["correlation"]: event["ts"] + event["dur"]
+        for event in events
+        if event.get("ph") == "X"
+        and event.get("cat") in CALL_KINDS
+        and "correlation" in event.get("args", {})
+    }
+    streams: dict[object, list[dict[str, Any]]] = defaultdict(list)
+    for event in on_device:
+        streams[event.get("args", {}).get("stream")].append(event)
+    gaps_us = [
+        after["ts"] - before["ts"] - before["dur"]
+        for stream in streams.values()
+        for before, after in pairwise(stream)
+        if launched_us.get(after.get("args", {}).get("correlation"), float("inf")) < before["ts"]
+    ]
+    return max(statistics.median(gaps_us), 0.0) * 1e-6 if len(gaps_us) >= FEWEST_NEIGHBOURS else SPACING_S
 
 
 def _on_device(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -56,13 +87,13 @@ def _shapes(value: Any) -> Iterator[tuple[int, ...]]:
             yield tuple(entry) if isinstance(entry, list) else ()
 
 
-def _activity(event: dict[str, Any], operators: dict[int, Operator]) -> Activity:
+def _activity(event: dict[str, Any], operators: dict[int, Operator], spacing_s: float) -> Activity:
     arguments = event.get("args", {})
     call = int(arguments.get("External id", 0))
     return Activity(
         kind=DEVICE_KINDS[event["cat"]],
         name=str(event["name"]),
-        seconds=float(event["dur"]) * 1e-6,
+        seconds=float(event["dur"]) * 1e-6 + spacing_s,
         operator=operators.get(call, Operator()),
         call=call,
         grid=tuple(arguments.get("grid", ())),

@@ -2,14 +2,17 @@
 
 A kernel that PyTorch launches itself has the same name, grid and block on both devices. A library call (a matrix
 product, a convolution) is one operation to the recorder, and one or more kernels of the library's choice on the real
-device: what an operator's calls leave over on both sides belongs together, when that is one operation.
+device: what an operator's calls leave over on both sides belongs together, when that is one operation, or when the
+kernels' names tell which.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeGuard
 
+from maya.profile.names import direction, layout
 from maya.profile.types import Activity, Matched
 from maya.trace.types import Convolution, Gemm, Kernel, Memcpy, Memset, Operation, Operator
 
@@ -26,6 +29,13 @@ def match(recorded: Mapping[Operation, int], activities: Iterable[Activity], ite
     missing = [operation for operation in recorded if operation not in samples]
     cut, left = _by_launch(missing, left, lambda operator: operator.name)
     samples |= cut
+    missing = [operation for operation in missing if operation not in samples]
+    # It calls what Triton compiled by the kernel's name, and the recorder by the compiled region's.
+    triton = [
+        operation for operation in missing if isinstance(operation, Kernel) and "triton_" in operation.name
+    ]
+    compiled, left = _by_launch(_same_work(triton), left, lambda operator: None)
+    samples |= compiled
     missing = [operation for operation in missing if operation not in samples]
     calls, left = _by_operator({operation: recorded[operation] for operation in missing}, left, iterations)
     samples |= calls
@@ -56,10 +66,21 @@ def _by_launch(
     return samples, left
 
 
+def _same_work(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Those of which all of one name, grid and block move the same bytes."""
+    launched: dict[object, list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        launched[kernel.name, kernel.grid, kernel.block].append(kernel)
+    alike = (
+        same for same in launched.values() if len({(kernel.bytes, kernel.elements) for kernel in same}) == 1
+    )
+    return [kernel for same in alike for kernel in same]
+
+
 def _by_operator(
     recorded: Mapping[Operation, int], activities: list[Activity], iterations: int
 ) -> tuple[Samples, list[Activity]]:
-    """Samples of library calls, each the only one of its operator; and the activities left over."""
+    """Samples of library calls, alone in their operator or told apart by name; and the activities left over."""
     missing: dict[Operator, list[Operation]] = defaultdict(list)
     for operation in recorded:
         if isinstance(operation, Kernel | Gemm | Convolution):
@@ -74,9 +95,62 @@ def _by_operator(
         calls = iterations * recorded[candidates[0]] if len(candidates) == 1 else 0
         if seconds := _library_calls(own, calls):
             samples[candidates[0]] = seconds
+        elif told := _by_name(candidates, own):
+            samples |= told
         else:
             left += own
     return samples, left
+
+
+def _by_name(candidates: list[Operation], own: list[Activity]) -> Samples:
+    """Samples of an operator's several library calls, where every kernel's name tells whose it is."""
+    kinds = {_kind(candidate): candidate for candidate in candidates}
+    if None in kinds or len(kinds) < len(candidates):
+        return {}
+    channels_last = all(
+        isinstance(each, Gemm) or each.layout == "nhwc" for each in candidates if _is_library(each)
+    )
+    seconds: dict[Operation, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    calls: dict[int, list[Activity]] = defaultdict(list)
+    for activity in own:
+        calls[activity.call].append(activity)
+    for call, activities in calls.items():
+        for activity, kind in zip(activities, _kinds(activities, channels_last), strict=True):
+            if kind not in kinds:
+                return {}
+            seconds[kinds[kind]][call] += activity.seconds
+    return {operation: list(of_calls.values()) for operation, of_calls in seconds.items()}
+
+
+def _is_library(operation: Operation) -> TypeGuard[Gemm | Convolution]:
+    return isinstance(operation, Gemm | Convolution)
+
+
+def _kind(operation: Operation) -> str | None:
+    """What a kernel's name would tell of that call."""
+    match operation:
+        case Gemm():
+            return "NT"[operation.transpose_a] + "NT"[operation.transpose_b]
+        case Convolution():
+            return operation.direction
+        case _:
+            return None
+
+
+def _kinds(activities: list[Activity], channels_last: bool) -> list[str | None]:
+    """Of one operator's kernels, in order. One that adds up parts belongs to the product before it; of others whose
+    names do not tell, all must be one kind's."""
+    told = [
+        direction(a.name, channels_last) if "convolution" in a.operator.name else layout(a.name)
+        for a in activities
+    ]
+    known = {kind for kind in told if kind}
+    if len(known) == 1:
+        return [*known] * len(told)
+    for place, activity in enumerate(activities[1:], 1):
+        if told[place] is None and "splitK" in activity.name:
+            told[place] = told[place - 1]
+    return told
 
 
 def _library_calls(rest: list[Activity], calls: int) -> list[float]:

@@ -23,6 +23,7 @@ from maya.trace import collate
 from maya.trace.types import JobTrace, Operation
 
 SKIPPED_ITERATIONS = 3  # compilation, autotuning, allocation
+TIMED_ITERATIONS = 10
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Profiled:
     versions: str
     iterations: int
     matched: Matched
+    iteration_s: float  # without the profiler
+    peak_reserved_bytes: int  # that PyTorch had taken from the driver
 
 
 def profile(job: Job, database: Path, *, iterations: int = 5, cluster: str | None = None) -> Profiled:
@@ -43,7 +46,11 @@ def profile(job: Job, database: Path, *, iterations: int = 5, cluster: str | Non
     with tempfile.TemporaryDirectory(prefix="maya-profile-") as scratch:
         work = Path(scratch)
         trace, period = record(job, standing_for(device, cluster), work / "virtual")
-        measured = measure(job, work / "trace.json", SKIPPED_ITERATIONS * period, iterations * period)
+        measured = measure(
+            job,
+            work / "trace.json",
+            *(n * period for n in (SKIPPED_ITERATIONS, TIMED_ITERATIONS, iterations)),
+        )
         about = json.loads(measured.with_suffix(".about").read_text())
         complete = about["steps"] // period
         if complete < 1:
@@ -52,7 +59,14 @@ def profile(job: Job, database: Path, *, iterations: int = 5, cluster: str | Non
     profiles = Profiles.read(database) if database.exists() else Profiles()
     profiles.add(about["device"], about["versions"], matched.samples)
     profiles.write(database)
-    return Profiled(about["device"], about["versions"], complete, matched)
+    return Profiled(
+        about["device"],
+        about["versions"],
+        complete,
+        matched,
+        iteration_s=about["step_s"] * period,
+        peak_reserved_bytes=about["peak_reserved_bytes"],
+    )
 
 
 def gpu_name() -> str:
@@ -95,14 +109,15 @@ def counts(trace: JobTrace) -> Counter[Operation]:
     return Counter(trace.operations[number] for number in numbers[numbers >= 0])
 
 
-def measure(job: Job, out: Path, skip: int, steps: int) -> Path:
-    """Runs the script on the real device, and has the profiler's trace of `steps` optimizer steps written to `out`.
+def measure(job: Job, out: Path, skip: int, timed: int, profiled: int) -> Path:
+    """Runs the script on the real device: leaves `skip` optimizer steps out, takes the time of `timed`, and has the
+    profiler's trace of `profiled` written to `out`.
 
     Raises MayaError, with the script's last words, when it does not come so far.
     """
     module = [sys.executable, "-P", "-m", "maya.profile.script"]
     done = subprocess.run(
-        [*module, str(out), str(skip), str(steps), job.script, *job.argv],
+        [*module, str(out), str(skip), str(timed), str(profiled), job.script, *job.argv],
         env={**os.environ, **job.environment},
         stderr=subprocess.PIPE,
         timeout=job.timeout_s,
@@ -111,6 +126,7 @@ def measure(job: Job, out: Path, skip: int, steps: int) -> Path:
     if done.returncode != 0 or not out.with_suffix(".about").exists():
         words = done.stderr.decode(errors="replace").strip()[-2000:]
         raise MayaError(
-            f"{job.script} ended with status {done.returncode} on the GPU, before {steps} steps were measured\n{words}"
+            f"{job.script} ended with status {done.returncode} on the GPU, before {skip + timed + profiled} steps had "
+            f"passed\n{words}"
         )
     return out

@@ -18,6 +18,11 @@ def render(profiled: Profiled, database: Path, console: Console) -> None:
         f"{profiled.device} ({profiled.versions}): {matched.share:.0%} of the device's time",
         highlight=False,
     )
+    console.print(
+        f"  an iteration takes {profiled.iteration_s * 1e3:.2f} ms, and PyTorch reserves "
+        f"{profiled.peak_reserved_bytes / 2**30:.2f} GiB",
+        highlight=False,
+    )
     for name, seconds in sorted(matched.unmatched.items(), key=lambda item: -item[1])[:SHOWN]:
         console.print(f"  not matched: {name}, {seconds * 1e3:.2f} ms", highlight=False, markup=False)
     if matched.unmeasured:

@@ -15,7 +15,7 @@ class Activity:
 
     kind: str  # kernel, memcpy, memset
     name: str  # demangled; of copies CUPTI's own: "Memcpy HtoD (Pinned -> Device)"
-    seconds: float
+    seconds: float  # in a stream that never runs dry: to the start of the next
     operator: Operator = NO_OPERATOR  # the innermost that launched it
     call: int = 0  # tells one call of the operator from another
     grid: tuple[int, ...] = ()

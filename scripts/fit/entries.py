@@ -21,7 +21,7 @@ def entry(
         "device": device.key,
         "compute_capability": list(device.compute_capability),
         "variant": variant,
-        "coefficients": coefficients | {"floor_s": max(launch_s, SHORTEST_S)},
+        "coefficients": {"floor_s": max(launch_s, SHORTEST_S)} | coefficients,
         "source": source,
         "licence": licence,
         "error": {"method": "5 folds", "points": int(error.size), "median": round(float(np.median(abs(error))), 4),

@@ -107,6 +107,19 @@ def test_operator_context_carries_shapes_without_ids(emulate: Emulate, observe: 
     assert [context["sizes"] for context in relu] == ["[[4, 8], []]"]
 
 
+def test_library_range_of_a_name_unknown_leaves_its_kernels_to_the_operator(emulate: Emulate) -> None:
+    """cub's ranges have registered names."""
+    run = emulate(
+        """
+        import torch
+        ctypes.CDLL(None).maya_observe_operators(1)
+        torch.arange(1 << 20, device="cuda").sort()
+        """
+    )
+    contexts = {context["operator"] for context in run.trace.contexts.values()}
+    assert "aten::sort" in contexts and "nvtx" not in contexts
+
+
 def test_step_announced_to_two_observers_is_one_step(emulate: Emulate) -> None:
     run = emulate(
         """

@@ -120,8 +120,8 @@ def test_rows_of_no_multiple_of_16_bytes_cost_what_narrow_loads_do(cluster: str)
     backward = Gemm(m=4096, n=16_384, k=50_257)
     tokens_only = linear(16_383, 50_304, 4096)  # how many rows there are does not shift their beginnings
     answer = estimate(cluster, padded, odd, backward, tokens_only)
-    assert 1.8 < answer.seconds[1] / answer.seconds[0] < 10
-    assert answer.seconds[2] == pytest.approx(answer.seconds[1])
+    assert 1.8 < answer.seconds[1] / answer.seconds[0] < 15
+    assert answer.seconds[0] < answer.seconds[2] <= answer.seconds[1] * 1.001  # an odd operand costs no more
     assert answer.seconds[3] == pytest.approx(answer.seconds[0], rel=0.05)
     assert answer.provenance[1] == answer.provenance[2] == Provenance.BORROWED != answer.provenance[3]
     assert (
@@ -129,6 +129,20 @@ def test_rows_of_no_multiple_of_16_bytes_cost_what_narrow_loads_do(cluster: str)
         and "2 16-bit matrix products" in answer.notes[0]
         and "50257" in answer.notes[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("product", "measured_us"),  # on an H200, scripts/measure/operations.py
+    [
+        (Gemm(2048, 8192, 50257), 11_922),  # the gradient of what a vocabulary's weights read
+        (Gemm(50257, 4096, 2048, transpose_a=True), 8788),
+        (Gemm(4098, 8192, 4096, transpose_a=True), 989),
+        (Gemm(4096, 8192, 4097, transpose_a=True), 2143),
+    ],
+)
+def test_unaligned_products_take_what_an_h200_took(product: Gemm, measured_us: float) -> None:
+    seconds = estimate("dgx-h200", product).seconds[0]
+    assert seconds == pytest.approx(measured_us * 1e-6, rel=0.25)
 
 
 def test_a_small_product_is_as_fast_unaligned() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from maya.errors import MayaError
-from maya.profile.kineto import read_activities
+from maya.profile.kineto import SPACING_S, read_activities
 from maya.profile.match import match
 from maya.profile.types import Activity
-from maya.trace.types import Collective, Gemm, Kernel, Memcpy, Memset, Operator
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operator
 
 ADD = Operator("aten::add_", ((4, 8), (4, 8), ()))
 ADDMM = Operator("aten::addmm", ((8,), (4, 8), (8, 8)))
@@ -115,11 +116,113 @@ def test_profilers_trace_names_the_operator_of_a_kernel(tmp_path: Path) -> None:
     )
     operator_of_it = Operator("aten::cat", ((4,), (4,), (8, 8), ()))
     assert read_activities(path) == [
-        Activity("kernel", "cat_kernel(int)", 1.5e-6, operator_of_it, 5, (2, 1, 1), (128, 1, 1)),
-        Activity("memset", "Memset (Device)", 2e-6, bytes=16),
+        Activity("kernel", "cat_kernel(int)", 1.5e-6 + SPACING_S, operator_of_it, 5, (2, 1, 1), (128, 1, 1)),
+        Activity("memset", "Memset (Device)", 2e-6 + SPACING_S, bytes=16),
     ]
+
+
+def queued(kernels: int, gap_us: float, launched_us: float) -> list[dict[str, Any]]:
+    """Kernels of 10 us, each launched so long after the start of the one before."""
+    start = [n * (10 + gap_us) for n in range(kernels)]
+    calls = [
+        {"cat": "cuda_runtime", "ts": at - 10 - gap_us + launched_us, "dur": 0, "args": {"correlation": n}}
+        for n, at in enumerate(start)
+    ]
+    on_device = [
+        {"cat": "kernel", "name": "k", "ts": at, "dur": 10, "args": {"correlation": n, "stream": 7}}
+        for n, at in enumerate(start)
+    ]
+    return [*calls, *on_device]
+
+
+@pytest.mark.parametrize(
+    ("launched_us", "spacing_s"),
+    [(-1, 2e-6), (5, SPACING_S)],  # kernels that were waiting tell; those that came late do not
+)
+def test_kernel_takes_the_gap_to_the_next_one_that_waits(
+    tmp_path: Path, launched_us: float, spacing_s: float
+) -> None:
+    activities = read_activities(kineto(queued(40, 2, launched_us), tmp_path))
+    assert [activity.seconds for activity in activities] == pytest.approx([10e-6 + spacing_s] * 40)
+
+
+def test_compressed_trace_is_read(tmp_path: Path) -> None:
+    path = kineto(
+        [{"cat": "gpu_memset", "name": "Memset (Device)", "dur": 2, "args": {"bytes": 16}}], tmp_path
+    )
+    compressed = tmp_path / "trace.json.gz"
+    compressed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_activities(compressed) == read_activities(path)
+    compressed.write_bytes(compressed.read_bytes()[:-9])
+    with pytest.raises(MayaError, match="not a trace"):
+        read_activities(compressed)
 
 
 def test_trace_without_device_activity_says_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(MayaError, match="CUPTI"):
         read_activities(kineto([{"cat": "cpu_op", "name": "aten::cat", "dur": 9}], tmp_path))
+
+
+MM = Operator("aten::mm", ((8, 8), (8, 8)))
+FORWARD, DATA, WEIGHTS = (
+    Gemm(m=8, n=8, k=8, transpose_a=a, transpose_b=b, operator=MM)
+    for a, b in ((True, False), (False, False), (False, True))
+)
+
+
+def test_products_of_one_operator_are_told_apart_by_their_kernels_layout() -> None:
+    measured = [
+        kernel("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", 4e-6, MM, 1),
+        kernel("sm80_xmma_gemm_bf16bf16_bf16f32_f32_nn_n_tilesize64x64x64_stage3", 5e-6, MM, 2),
+        kernel("cutlass_80_tensorop_s16816gemm_bf16_64x128_64x4_nt_align8", 6e-6, MM, 3),
+        kernel("void cublasLt::splitKreduce_kernel<32, 16>(float)", 1e-6, MM, 3),
+    ]
+    matched = match({FORWARD: 1, DATA: 1, WEIGHTS: 1}, measured, 1)
+    assert matched.samples == {FORWARD: [4e-6], DATA: [5e-6], WEIGHTS: [pytest.approx(7e-6)]}
+
+
+@pytest.mark.parametrize("name", ["magma_gemm", "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NTT"])
+def test_products_stay_apart_where_a_name_does_not_tell(name: str) -> None:
+    measured = [kernel(name, 4e-6, MM, 1), kernel("nvjet_sm90_TNT", 4e-6, MM, 2)]
+    assert match({FORWARD: 1, DATA: 1}, measured, 1).samples == {}  # NT is neither's
+
+
+def test_products_of_one_layout_stay_apart() -> None:
+    half = Gemm(m=8, n=8, k=8, transpose_a=True, dtype="fp16", operator=MM)
+    measured = [kernel("nvjet_sm90_TNT", 4e-6, MM, 1), kernel("nvjet_sm90_TNT", 5e-6, MM, 2)]
+    assert match({FORWARD: 1, half: 2}, measured, 1).samples == {}
+
+
+BACKWARD = Operator("aten::convolution_backward", ((2, 8, 4, 4), (2, 8, 4, 4), (8, 8, 1, 1)))
+
+
+def convolution(direction: Literal["backward_data", "backward_filter"], layout: str) -> Convolution:
+    shapes = ((2, 8, 4, 4), (8, 8, 1, 1), (2, 8, 4, 4))
+    return Convolution(direction, *shapes, (0, 0), (1, 1), (1, 1), 1, "bf16", layout, BACKWARD)
+
+
+def test_passes_of_a_convolution_are_told_apart_by_their_kernels_names() -> None:
+    data, weights = (convolution(direction, "nhwc") for direction in ("backward_data", "backward_filter"))
+    measured = [
+        kernel("sm90_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32", 4e-6, BACKWARD, 1),
+        kernel("nvjet_sm90_tst_128x64_64x8_1x2_h_bz_splitK_NTT", 5e-6, BACKWARD, 1),
+        kernel("nvjet_sm90_tst_256x128_64x4_1x2_h_ssched_bz_coopA_NNT", 6e-6, BACKWARD, 2),
+        kernel("sm90_xmma_wgrad_indexed_implicit_gemm_bf16bf16", 7e-6, BACKWARD, 2),
+    ]
+    assert match({data: 2, weights: 2}, measured, 1).samples == {data: [4e-6, 6e-6], weights: [5e-6, 7e-6]}
+
+
+def test_transposes_around_both_passes_are_neithers() -> None:
+    data, weights = (convolution(direction, "nchw") for direction in ("backward_data", "backward_filter"))
+    names = ("nchwToNhwcKernel", "sm90_xmma_dgrad_implicit_gemm", "sm90_xmma_wgrad_implicit_gemm")
+    measured = [kernel(name, 4e-6, BACKWARD, 1) for name in names]
+    assert match({data: 1, weights: 1}, measured, 1).samples == {}
+
+
+def test_compiled_kernel_is_known_whatever_its_region_is_called() -> None:
+    region = Operator("CompiledFunction", ((4, 8),))
+    fused = Kernel("triton_poi_fused_add_0", (2, 1, 1), (128, 1, 1), bytes=64, operator=region)
+    measured = [kernel("triton_poi_fused_add_0", 2e-6, Operator("triton_poi_fused_add_0"), 1)]
+    assert match({fused: 1}, measured, 1).samples == {fused: [2e-6]}
+    other = Kernel("triton_poi_fused_add_0", (2, 1, 1), (128, 1, 1), bytes=128, operator=region)
+    assert match({fused: 1, other: 1}, measured, 1).samples == {}  # two graphs' kernels of one name

@@ -1,0 +1,87 @@
+"""Estimates against what an H200 took for operations of jobs that nothing was fitted on (scripts/measure/h200)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from maya.clusters import load
+from maya.estimate import Estimator
+from maya.estimate.profiles import Profiles, identity, operation_of
+from maya.estimate.types import Provenance
+from maya.trace.types import Kernel, Operation, Operator
+
+MEASURED = [
+    (operation_of(json.dumps(row["operation"])), row["microseconds"] * 1e-6)
+    for row in json.loads((Path(__file__).parent / "h200_operations.json").read_text())
+]
+
+
+def seconds(operation: Operation, cluster: str = "dgx-h200") -> float:
+    return float(Estimator(load(cluster), profiles=Profiles()).estimate([operation]).seconds[0])
+
+
+@pytest.mark.parametrize(
+    ("operation", "measured_s"),
+    MEASURED,
+    ids=[f"{o.operator.name}-{n}" for n, (o, _) in enumerate(MEASURED) if isinstance(o, Kernel)],
+)
+def test_kernel_takes_about_what_the_device_took(operation: Operation, measured_s: float) -> None:
+    assert seconds(operation) == pytest.approx(measured_s, rel=0.3)
+
+
+def test_all_of_them_are_known() -> None:
+    answer = Estimator(load("dgx-h200"), profiles=Profiles()).estimate(
+        [operation for operation, _ in MEASURED]
+    )
+    assert answer.unknown == () and Provenance.UNKNOWN not in answer.provenance
+
+
+def test_identity_tells_the_operation() -> None:
+    for operation, _ in MEASURED:
+        assert operation_of(identity(operation)) == operation
+
+
+NORM_WEIGHTS = (
+    "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float, 32u>(int)"
+)
+
+
+def norm_weights(rows: int, hidden: int) -> Kernel:
+    sizes = ((rows, hidden), (rows, hidden))
+    operator = Operator("aten::native_layer_norm_backward", sizes)
+    return Kernel(NORM_WEIGHTS, (hidden // 32, 1, 1), (32, 32, 1), operator=operator)
+
+
+def test_few_columns_are_added_up_by_few_blocks() -> None:
+    """Of as many bytes, those of narrow rows take longer: each block goes over all rows."""
+    assert seconds(norm_weights(65_536, 512)) > 2 * seconds(norm_weights(4096, 8192))
+
+
+def test_sum_over_rows_waits_for_the_blocks_that_share_an_output() -> None:
+    name = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, sum>>(x)"
+    operator = Operator("aten::sum", ((8192, 512), (), ()))
+    alone = Kernel(name, (512, 1, 1), (32, 4, 1), operator=operator)
+    shared = Kernel(name, (4, 128, 1), (32, 4, 1), operator=operator)  # 18.7 us on an H200
+    assert seconds(alone) < 10e-6 < seconds(shared) == pytest.approx(18.7e-6, rel=0.2)
+
+
+def test_helper_of_one_block_does_not_walk_its_operators_tensors() -> None:
+    name = "void at::native::unrolled_elementwise_kernel_for_multi_outputs<3, x, std::array<char*, 7ul>>(int)"
+    operator = Operator("aten::native_batch_norm", ((64, 64, 112, 112), (64,), (64,)))
+    assert seconds(Kernel(name, (1, 1, 1), (128, 1, 1), operator=operator)) < 5e-6  # 2.4 us on an H200
+
+
+def test_attention_in_fp32_does_not_run_on_tensor_cores() -> None:
+    operator = Operator("aten::_efficient_attention_forward", ((4, 1024, 12, 64),) * 3)
+    fp32, bf16 = (
+        seconds(
+            Kernel(
+                f"fmha_cutlassF_{dtype}_aligned_64x64_rf_sm80(x)", (16, 12, 4), (32, 4, 1), operator=operator
+            )
+        )
+        for dtype in ("f32", "bf16")
+    )
+    assert bf16 < fp32 / 3 and fp32 == pytest.approx(289.8e-6, rel=0.3)  # measured on an H200

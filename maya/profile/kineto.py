@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import statistics
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -26,18 +27,22 @@ FEWEST_NEIGHBOURS = 30
 
 def read_activities(path: Path) -> list[Activity]:
     """What the device did, in its order, each with the time until the next can begin: what a kernel takes in a stream
-    that never runs dry. Raises MayaError when the profiler saw no device."""
+    that never runs dry. Raises MayaError when the profiler saw no device, or `path` is none of its traces."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        events = json.loads(content.decode(errors="replace"))["traceEvents"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise MayaError(f"{path}: not a trace of PyTorch's profiler: {error}") from error
-    on_device = sorted(_on_device(events), key=lambda event: event["ts"])
-    if not on_device:
+        activities = _activities(json.loads(content.decode(errors="replace"))["traceEvents"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise MayaError(f"{path}: not a trace of PyTorch's profiler: {error!r}") from error
+    if not activities:
         raise MayaError(
             "PyTorch's profiler saw no device activity: it needs CUPTI, and the right to use it "
             "(https://developer.nvidia.com/nvidia-development-tools-solutions-err_nvgpuctrperm-permission-issue-performance-counters)"
         )
+    return activities
+
+
+def _activities(events: Sequence[dict[str, Any]]) -> list[Activity]:
+    on_device = sorted(_on_device(events), key=lambda event: float(event["ts"]))
     operators = dict(_operators(events))
     spacing_s = _spacing_s(events, on_device)
     return [_activity(event, operators, spacing_s) for event in on_device]

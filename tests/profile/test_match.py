@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from maya.errors import MayaError
 from maya.profile.kineto import SPACING_S, read_activities
@@ -161,6 +164,32 @@ def test_compressed_trace_is_read(tmp_path: Path) -> None:
 def test_trace_without_device_activity_says_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(MayaError, match="CUPTI"):
         read_activities(kineto([{"cat": "cpu_op", "name": "aten::cat", "dur": 9}], tmp_path))
+
+
+JSON = st.recursive(
+    st.none()
+    | st.integers(-9, 9)
+    | st.floats()
+    | st.sampled_from(["X", "kernel", "cpu_op", "cuda_runtime", "a"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["ph", "cat", "ts", "dur", "name", "args", "External id", "grid"]), inner
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(events=JSON)
+@settings(max_examples=200)
+def test_whatever_is_in_a_trace_is_read_or_refused(
+    events: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    with contextlib.suppress(MayaError):
+        assert all(isinstance(activity, Activity) for activity in read_activities(path))
 
 
 MM = Operator("aten::mm", ((8, 8), (8, 8)))

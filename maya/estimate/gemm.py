@@ -142,7 +142,7 @@ def narrow_note(narrow: Set[Gemm]) -> tuple[str, ...]:
 # Devices before Hopper take what one such product did on Hopper (9,477 x 1,152 x 588 in 130.56 us at 1,200 MHz,
 # m87-labs/kestrel, pull request 143): of rates between 520 and 800 it suits vTrain's A100s best, on the fit share.
 NARROW_RATE_BEFORE_HOPPER = 2 * 9_477 * 1_152 * 588 / 130.56e-6 / (132 * 1.2e9)
-NARROW_RATES = {"even": 890.0, "odd operand": 527.0, "odd output": 461.0, "odd output, transposed": 373.0}
+NARROW_RATES = {"even": 889.0, "odd operand": 527.0, "odd output": 465.0, "odd output, transposed": 373.0}
 
 
 class GemmEstimator:

@@ -38,7 +38,7 @@ _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding
 _OUTPUTS = re.compile(r"reduce_kernel<\d+, [24],")
 # Where blocks that share an output meet, one after the other, in waits of memory.WAIT_S: by the sums over rows of
 # scripts/measure/operations.py on an H200 (scripts/fit/measured).
-_MEETING_WAITS, _WAITS_A_BLOCK = 6.6, 0.065
+_MEETING_WAITS, _WAITS_A_BLOCK = 6.8, 0.065
 # Where ranks that read each other's memory meet (torch/csrc/distributed/c10d/symm_mem).
 _MEETING = re.compile(r"symmetric_memory::(?:barrier|put_signal|wait_signal)_kernel")
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors

@@ -88,8 +88,10 @@ def test_measured_run_records_the_steps_it_was_asked_for(
 ) -> None:
     for name, value in preloaded(dict(os.environ), tmp_path).items():
         monkeypatch.setenv(name, value)
-    trace = measure(job, tmp_path / "trace.json", skip=2, steps=3)
+    trace = measure(job, tmp_path / "trace.json", skip=2, timed=2, profiled=3)
     about = json.loads(trace.with_suffix(".about").read_text())
+    assert about["step_s"] > 0 and about["peak_reserved_bytes"] >= about["peak_allocated_bytes"] > 0
+    assert about["used_bytes"] > about["peak_reserved_bytes"]  # the context besides
     assert about["steps"] == 3 and about["device"] == "NVIDIA H100 80GB HBM3"
     names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"]]
     assert names.count("aten::addmm") == 2 * 3
@@ -100,7 +102,7 @@ def test_measured_run_records_the_steps_it_was_asked_for(
 def test_script_that_fails_on_the_gpu_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit('no data here')")
     with pytest.raises(MayaError, match="no data here"):
-        measure(Job(str(tmp_path / "train.py")), tmp_path / "trace.json", skip=1, steps=1)
+        measure(Job(str(tmp_path / "train.py")), tmp_path / "trace.json", skip=1, timed=1, profiled=1)
 
 
 def test_gpu_must_be_the_clusters() -> None:

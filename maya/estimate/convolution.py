@@ -10,9 +10,14 @@ from maya.estimate.gemm import ITEM_BYTES, model_seconds
 from maya.estimate.types import Provenance
 from maya.trace.types import Convolution
 
-# Gathering the operand rows costs an implicit product against a plain one of the same size; an assumption,
-# for no table of convolutions is at hand.
-_GATHER = 1.15
+# Gathering the operand rows costs an implicit product against a plain one of the same size: channels-last ones of
+# scripts/measure/operations.py on an H200, whose median it is. Those of one tap take as long as the plain product.
+_GATHER = 1.08
+# Of the memory's bandwidth, where contiguous tensors are turned to channels-last and back, likewise.
+_CONVERSION_SHARE = 0.4
+_ALIGNED_BYTES = 16  # that tensor cores' operands begin at multiples of
+# FLOP a clock and multiprocessor of a filter for each channel: four 7 x 7 ones there.
+_DEPTHWISE_RATES = {"forward": 38.0, "backward_data": 22.0, "backward_filter": 49.0}
 
 
 def flops(convolution: Convolution) -> float:
@@ -25,21 +30,44 @@ def estimate_convolution(convolution: Convolution, device: Device) -> tuple[floa
     dtype = convolution.dtype
     if dtype == "fp32" and "tf32" in device.peak_flops:
         dtype = "tf32"  # torch.backends.cudnn.allow_tf32 is on by default
+    item = ITEM_BYTES.get(dtype.split("_")[0], 4)
+    fit = fit_for("gemm", device, dtype)
+    share = float(fit.coefficients["memory_efficiency"])
+    tensors = (convolution.input, convolution.output, convolution.filter)
+    touched = item * sum(map(math.prod, tensors))
+    # Small filters re-read the input from cache, not from memory: the unfolded operand's bytes are no bound.
+    floor = float(fit.coefficients["launch_s"]) + touched / (device.memory_bandwidth * share)
+    if 1 < convolution.groups == convolution.input[1]:
+        rate = _DEPTHWISE_RATES[convolution.direction] * device.multiprocessors * device.clock_hz
+        return max(flops(convolution) / rate, floor), Provenance.ROOFLINE
+    seconds = _implicit_product(convolution, device, dtype, item)
+    if _is_converted(convolution, dtype, item):
+        seconds += 2 * touched / (device.memory_bandwidth * _CONVERSION_SHARE)
+    return max(seconds, floor), Provenance.ROOFLINE
+
+
+def _implicit_product(convolution: Convolution, device: Device, dtype: str, item: int) -> float:
     positions = math.prod(convolution.output) / max(convolution.output[1], 1)
     features = convolution.output[1] / convolution.groups
-    taps = math.prod(convolution.filter[1:])
+    channels = convolution.filter[1]
+    if convolution.direction != "backward_data":
+        channels = max(channels, _ALIGNED_BYTES // item)  # an image's three are padded
+    taps = channels * math.prod(convolution.filter[2:])
     m, n, k = _product(convolution, positions, features, taps)
-    fit = fit_for("gemm", device, dtype)
-    seconds = _GATHER * float(model_seconds(fit, device, dtype, m, n, k, convolution.groups))
-    item = ITEM_BYTES.get(dtype.split("_")[0], 4)
-    touched = item * (
-        math.prod(convolution.input) + math.prod(convolution.output) + math.prod(convolution.filter)
+    gather = 1.0 if math.prod(convolution.filter[2:]) == 1 else _GATHER
+    return gather * float(
+        model_seconds(fit_for("gemm", device, dtype), device, dtype, m, n, k, convolution.groups)
     )
-    floor = float(fit.coefficients["launch_s"]) + touched / (
-        device.memory_bandwidth * float(fit.coefficients["memory_efficiency"])
-    )
-    # Small filters re-read the input from cache, not from memory: the unfolded operand's bytes are no bound.
-    return max(seconds if k > 4 else floor, floor), Provenance.ROOFLINE
+
+
+def _is_converted(convolution: Convolution, dtype: str, item: int) -> bool:
+    """Whether contiguous tensors do not suit tensor cores as they are: a product over each image does, when its rows
+    begin where those want them."""
+    if convolution.layout != "nchw" or dtype == "fp32":
+        return False
+    pixels = math.prod(convolution.input[2:])
+    pointwise = math.prod(convolution.filter[2:]) == 1 and set(convolution.stride) == {1}
+    return not pointwise or pixels * item % _ALIGNED_BYTES != 0
 
 
 def _product(c: Convolution, positions: float, features: float, taps: float) -> tuple[float, float, float]:

@@ -9,49 +9,45 @@ kernels' names tell which.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from maya.profile.names import direction, layout
+from maya.profile.libraries import serve
 from maya.profile.types import Activity, Matched
 from maya.trace.types import Convolution, Gemm, Kernel, Memcpy, Memset, Operation, Operator
 
 COPY_DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "PtoP": "p2p"}
 
-
 Samples = dict[Operation, list[float]]
+Found = tuple[Samples, list[Activity]]  # and the activities left over
 
 
 def match(recorded: Mapping[Operation, int], activities: Iterable[Activity], iterations: int) -> Matched:
     """`recorded`: how often an iteration does each operation; `activities`: of `iterations` iterations."""
-    samples, left = _by_launch(recorded, list(activities), lambda operator: operator)
-    # PyTorch's profiler cuts long lists of tensors short: then the operator's name has to do.
-    missing = [operation for operation in recorded if operation not in samples]
-    cut, left = _by_launch(missing, left, lambda operator: operator.name)
-    samples |= cut
-    missing = [operation for operation in missing if operation not in samples]
-    # It calls what Triton compiled by the kernel's name, and the recorder by the compiled region's.
-    triton = [
-        operation for operation in missing if isinstance(operation, Kernel) and "triton_" in operation.name
-    ]
-    compiled, left = _by_launch(_same_work(triton), left, lambda operator: None)
-    samples |= compiled
-    missing = [operation for operation in missing if operation not in samples]
-    calls, left = _by_operator({operation: recorded[operation] for operation in missing}, left, iterations)
-    samples |= calls
+    known = _known_by_name(recorded)
+    alike = _same_work(known)
+    steps: tuple[Callable[[Mapping[Operation, int], list[Activity]], Found], ...] = (
+        lambda missing, left: _by_launch(missing, left, lambda operator: operator),
+        # PyTorch's profiler cuts long lists of tensors short: then the operator's name has to do.
+        lambda missing, left: _by_launch(missing, left, lambda operator: operator.name),
+        lambda missing, left: _by_launch(filter(alike.__contains__, missing), left, lambda operator: None),
+        lambda missing, left: _by_name(known, missing, left, iterations),
+        lambda missing, left: _by_operator(missing, left, iterations),
+    )
+    samples: Samples = {}
+    left = list(activities)
+    for step in steps:
+        found, left = step({each: times for each, times in recorded.items() if each not in samples}, left)
+        samples |= found
     unmatched: dict[str, float] = defaultdict(float)
     for activity in left:
         unmatched[f"{activity.name} in {activity.operator.name or 'no operator'}"] += activity.seconds
-    return Matched(
-        samples, dict(unmatched), tuple(operation for operation in missing if operation not in samples)
-    )
+    return Matched(samples, dict(unmatched), tuple(each for each in recorded if each not in samples))
 
 
 def _by_launch(
     operations: Iterable[Operation], activities: list[Activity], of: Callable[[Operator], object]
-) -> tuple[Samples, list[Activity]]:
-    """Samples of the operations that were launched as the activities were, by what `of` takes of the operator; and the
-    activities left over."""
+) -> Found:
+    """Samples of the operations that were launched as the activities were, by what `of` takes of the operator."""
     launched: dict[object, list[Operation]] = defaultdict(list)
     for operation in operations:
         launched[_launch(operation, of)].append(operation)
@@ -66,103 +62,91 @@ def _by_launch(
     return samples, left
 
 
-def _same_work(kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Those of which all of one name, grid and block move the same bytes."""
+def _known_by_name(recorded: Iterable[Operation]) -> dict[str, list[Kernel]]:
+    """Kernels whose own name has to do, by that: what Triton compiled is in a compiled region when recorded, and the
+    real device chooses grids of Triton's and of CUB's."""
+    known: dict[str, list[Kernel]] = defaultdict(list)
+    for each in recorded:
+        if isinstance(each, Kernel) and (each.name.startswith("triton_") or "detail::cub::" in each.name):
+            known[_plain(each.name)].append(each)
+    return known
+
+
+def _same_work(known: Mapping[str, list[Kernel]]) -> set[Operation]:
+    """Those of which all of one name, grid and block are known to do the same."""
     launched: dict[object, list[Kernel]] = defaultdict(list)
-    for kernel in kernels:
-        launched[kernel.name, kernel.grid, kernel.block].append(kernel)
-    alike = (
-        same for same in launched.values() if len({(kernel.bytes, kernel.elements) for kernel in same}) == 1
-    )
-    return [kernel for same in alike for kernel in same]
+    for kernel in (kernel for kernels in known.values() for kernel in kernels):
+        launched[_launch(kernel, lambda operator: None)].append(kernel)
+    work = {launch: {(each.bytes, each.elements) for each in same} for launch, same in launched.items()}
+    return {
+        kernel
+        for launch, same in launched.items()
+        for kernel in same
+        if len(same) == 1 or (len(work[launch]) == 1 and (None, None) not in work[launch])
+    }
 
 
-def _by_operator(
-    recorded: Mapping[Operation, int], activities: list[Activity], iterations: int
-) -> tuple[Samples, list[Activity]]:
-    """Samples of library calls, alone in their operator or told apart by name; and the activities left over."""
-    missing: dict[Operator, list[Operation]] = defaultdict(list)
-    for operation in recorded:
-        if isinstance(operation, Kernel | Gemm | Convolution):
-            missing[operation.operator].append(operation)
-    of_operator: dict[Operator, list[Activity]] = defaultdict(list)
+def _by_name(
+    known: Mapping[str, list[Kernel]],
+    missing: Mapping[Operation, int],
+    activities: list[Activity],
+    iterations: int,
+) -> Found:
+    """Samples of kernels whose grid and block the real device chose, by Triton's trials or by how many blocks it
+    holds at once: one of the name was recorded, and as many were launched, all by one operator in one way."""
+    launched: dict[str, list[Activity]] = defaultdict(list)
     for activity in activities:
-        of_operator[activity.operator].append(activity)
+        launched[_plain(activity.name)].append(activity)
+    samples: Samples = {}
+    for name, kernels in known.items():
+        ways = {(each.grid, each.block, each.operator) for each in launched[name]}
+        times = iterations * missing.get(kernels[0], 0)
+        if len(kernels) == len(ways) == 1 and len(launched[name]) == times:
+            samples[kernels[0]] = [activity.seconds for activity in launched.pop(name)]
+    return samples, [activity for activity in activities if _plain(activity.name) in launched]
+
+
+def _by_operator(missing: Mapping[Operation, int], activities: list[Activity], iterations: int) -> Found:
+    """Samples of library calls, alone in their operator or told apart by the names of their kernels."""
+    of_operator: dict[Operator, list[Operation]] = defaultdict(list)
+    for operation in missing:
+        if isinstance(operation, Kernel | Gemm | Convolution):
+            of_operator[operation.operator].append(operation)
+    calls: dict[Operator, dict[int, list[Activity]]] = defaultdict(lambda: defaultdict(list))
+    for activity in activities:
+        calls[activity.operator][activity.call].append(activity)
     samples: Samples = {}
     left = []
-    for operator, own in of_operator.items():
-        candidates = missing.get(operator, [])
-        calls = iterations * recorded[candidates[0]] if len(candidates) == 1 else 0
-        if seconds := _library_calls(own, calls):
-            samples[candidates[0]] = seconds
-        elif told := _by_name(candidates, own):
-            samples |= told
+    for operator, own in calls.items():
+        candidates = of_operator.get(operator, [])
+        seconds = _served(candidates, list(own.values()))
+        each = {one: _library_calls(seconds[one], iterations * missing[one]) for one in candidates if seconds}
+        if each and all(each.values()):
+            samples |= each
         else:
-            left += own
+            left += [activity for call in own.values() for activity in call]
     return samples, left
 
 
-def _by_name(candidates: list[Operation], own: list[Activity]) -> Samples:
-    """Samples of an operator's several library calls, where every kernel's name tells whose it is."""
-    kinds = {_kind(candidate): candidate for candidate in candidates}
-    if None in kinds or len(kinds) < len(candidates):
-        return {}
-    channels_last = all(
-        isinstance(each, Gemm) or each.layout == "nhwc" for each in candidates if _is_library(each)
-    )
-    seconds: dict[Operation, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    calls: dict[int, list[Activity]] = defaultdict(list)
-    for activity in own:
-        calls[activity.call].append(activity)
-    for call, activities in calls.items():
-        for activity, kind in zip(activities, _kinds(activities, channels_last), strict=True):
-            if kind not in kinds:
-                return {}
-            seconds[kinds[kind]][call] += activity.seconds
-    return {operation: list(of_calls.values()) for operation, of_calls in seconds.items()}
+def _served(candidates: Sequence[Operation], calls: Iterable[list[Activity]]) -> Samples:
+    """Seconds of each call of an operator by the candidate that it serves; empty unless that is known of all."""
+    seconds: Samples = {candidate: [] for candidate in candidates}
+    for call in calls:
+        served = serve(candidates, call)
+        if not served:
+            return {}
+        for candidate, kernels in served.items():
+            seconds[candidate].append(sum(kernel.seconds for kernel in kernels))
+    return seconds
 
 
-def _is_library(operation: Operation) -> TypeGuard[Gemm | Convolution]:
-    return isinstance(operation, Gemm | Convolution)
-
-
-def _kind(operation: Operation) -> str | None:
-    """What a kernel's name would tell of that call."""
-    match operation:
-        case Gemm():
-            return "NT"[operation.transpose_a] + "NT"[operation.transpose_b]
-        case Convolution():
-            return operation.direction
-        case _:
-            return None
-
-
-def _kinds(activities: list[Activity], channels_last: bool) -> list[str | None]:
-    """Of one operator's kernels, in order. One that adds up parts belongs to the product before it; of others whose
-    names do not tell, all must be one kind's."""
-    told = [
-        direction(a.name, channels_last) if "convolution" in a.operator.name else layout(a.name)
-        for a in activities
-    ]
-    known = {kind for kind in told if kind}
-    if len(known) == 1:
-        return [*known] * len(told)
-    for place, activity in enumerate(activities[1:], 1):
-        if told[place] is None and "splitK" in activity.name:
-            told[place] = told[place - 1]
-    return told
-
-
-def _library_calls(rest: list[Activity], calls: int) -> list[float]:
+def _library_calls(spent: list[float], calls: int) -> list[float]:
     """Seconds of each library call, one or several of which an operator's call makes; empty when `calls`, those of
     the recording, are no multiple of the measured operator's."""
-    spent: dict[int, float] = defaultdict(float)
-    for activity in rest:
-        spent[activity.call] += activity.seconds
-    if not calls or calls % len(spent):
+    if not spent or calls % len(spent):
         return []
     each = calls // len(spent)
-    return [seconds / each for seconds in spent.values() for _ in range(each)]
+    return [seconds / each for seconds in spent for _ in range(each)]
 
 
 def _launch(operation: Operation, of: Callable[[Operator], object]) -> object:

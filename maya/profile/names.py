@@ -1,4 +1,4 @@
-"""What the names of libraries' kernels tell of the call that they serve."""
+"""What the name of a library's kernel tells of the work that it does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import re
 # sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64, ampere_sgemm_128x64_nn: transposes of A and of B.
 _NVJET = re.compile(r"nvjet_\w+_([NT])([NT])[NT]$")
 _GEMM = re.compile(r"gemm\w*?_([nt])([nt])(?:_[nt])?(?:_align\d+|_tilesize\w*)?(?=_|\b)")
+# nvjet_sm90_hsh_256x128 (its first letter is A's type), cutlass_80_tensorop_f16_s16816gemm_f16_256x128,
+# sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n, cutlass_80_tensorop_s1688gemm_128x128, cutlass_80_simt_sgemm_128x128.
+_PRECISIONS = {
+    "bf16": re.compile(r"nvjet_(?:sm\d+_)?t|gemm_bf16"),
+    "fp16": re.compile(r"nvjet_(?:sm\d+_)?h|gemm_f16"),
+    "tf32": re.compile(r"xmma_gemm_f32f32_tf32f32_|tensorop_s1688gemm_\d+x"),
+    "fp32": re.compile(r"xmma_gemm_f32f32_f32f32_|simt_sgemm_\d+x"),
+}
 _DIRECTIONS = {"dgrad": "backward_data", "wgrad": "backward_filter", "fprop": "forward"}
-# Convolutions of channels-last tensors as plain products: of the gradient with the filter, with the input.
-_DIRECTION_OF_LAYOUT = {"NN": "backward_data", "NT": "backward_filter", "TN": "forward"}
 
 
 def layout(name: str) -> str | None:
@@ -19,10 +25,12 @@ def layout(name: str) -> str | None:
     return None if found is None else (found[1] + found[2]).upper()
 
 
-def direction(name: str, channels_last: bool) -> str | None:
+def precision(name: str) -> str | None:
+    """Of a matrix product's kernel: bf16, fp16, tf32 or fp32; None where the name does not tell."""
+    return next((each for each, pattern in _PRECISIONS.items() if pattern.search(name)), None)
+
+
+def direction(name: str) -> str | None:
     """Of a convolution's kernel, as `Convolution.direction`; None where the name does not tell."""
-    for word, meaning in _DIRECTIONS.items():
-        if word in name:
-            return meaning
-    of_product = layout(name)
-    return _DIRECTION_OF_LAYOUT.get(of_product) if of_product and channels_last else None
+    lower = name.lower()  # CUTLASS has Conv2dWgrad
+    return next((meaning for word, meaning in _DIRECTIONS.items() if word in lower), None)

@@ -11,7 +11,7 @@ from maya.clusters import load
 from maya.estimate import Estimator
 from maya.estimate.profiles import Profiles, identity, operation_of
 from maya.estimate.types import Provenance
-from maya.trace.types import Kernel, Operation, Operator
+from maya.trace.types import Convolution, Kernel, Operation, Operator
 
 MEASURED = [
     (operation_of(json.dumps(row["operation"])), row["microseconds"] * 1e-6)
@@ -85,3 +85,37 @@ def test_attention_in_fp32_does_not_run_on_tensor_cores() -> None:
         for dtype in ("f32", "bf16")
     )
     assert bf16 < fp32 / 3 and fp32 == pytest.approx(289.8e-6, rel=0.3)  # measured on an H200
+
+
+def convolution(
+    direction: str, layout: str, channels: int, side: int, taps: int, groups: int = 1
+) -> Convolution:
+    shape = (128, channels, side, side)
+    weights = (channels, channels // groups, taps, taps)
+    padding, ones = (taps // 2,) * 2, (1, 1)
+    return Convolution(direction, shape, weights, shape, padding, ones, ones, groups, "bf16", layout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_contiguous_convolution_takes_longer_than_one_of_channels_last(direction: str) -> None:
+    contiguous, last = (seconds(convolution(direction, layout, 256, 14, 3)) for layout in ("nchw", "nhwc"))
+    assert 1.1 * last < contiguous < 3 * last
+    assert contiguous == pytest.approx(80e-6, rel=0.35)  # 74.4, 74.7 and 92.1 us on an H200
+
+
+def test_convolution_of_single_pixels_over_aligned_images_is_a_product_as_it_is() -> None:
+    aligned, odd = (
+        convolution("forward", "nchw", 256, side, 1) for side in (28, 14)
+    )  # 1,568 and 392 bytes an image
+    as_last = (seconds(convolution("forward", "nhwc", 256, side, 1)) for side in (28, 14))
+    assert [seconds(aligned), seconds(odd)] == [
+        pytest.approx(next(as_last)),
+        pytest.approx(2.7 * next(as_last), rel=0.4),
+    ]
+
+
+def test_filter_for_each_channel_is_no_product() -> None:
+    whole, each = (convolution("forward", "nhwc", 384, 14, 7, groups) for groups in (1, 384))
+    assert seconds(each) < seconds(whole) and seconds(each) == pytest.approx(
+        2 * 50.1e-6, rel=0.3
+    )  # of twice the images

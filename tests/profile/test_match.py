@@ -16,7 +16,7 @@ from maya.errors import MayaError
 from maya.profile.kineto import SPACING_S, read_activities
 from maya.profile.match import match
 from maya.profile.types import Activity
-from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operator
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation, Operator
 
 ADD = Operator("aten::add_", ((4, 8), (4, 8), ()))
 ADDMM = Operator("aten::addmm", ((8,), (4, 8), (8, 8)))
@@ -222,6 +222,36 @@ def test_products_of_one_layout_stay_apart() -> None:
     assert match({FORWARD: 1, half: 2}, measured, 1).samples == {}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "compute", "name"),
+    [
+        ("fp16", "fp32", "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_TNT"),
+        ("fp16", "fp32", "void cutlass::Kernel2<cutlass_75_tensorop_f16_s1688gemm_f16_128x128_tn_align4>"),
+        ("fp32", "fp32", "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>"),
+        ("fp32", "fp32", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3"),
+        ("fp32", "tf32", "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align4>"),
+        ("fp32", "tf32", "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x128x32_warpgroupsize1x1x1"),
+    ],
+)
+def test_products_of_one_layout_are_told_apart_by_their_kernels_types(
+    dtype: str, compute: str, name: str
+) -> None:
+    other = Gemm(m=8, n=8, k=8, transpose_a=True, dtype=dtype, compute=compute, operator=MM)
+    measured = [kernel("nvjet_sm90_tst_32x64_64x16_4x2_h_bz_TNT", 4e-6, MM, 1), kernel(name, 5e-6, MM, 2)]
+    assert match({FORWARD: 1, other: 1}, measured, 1).samples == {FORWARD: [4e-6], other: [5e-6]}
+
+
+@pytest.mark.parametrize("recorded", [{FORWARD: 1, DATA: 1}, {FORWARD: 3, DATA: 1}])
+def test_products_are_as_many_as_were_recorded(recorded: dict[Operation, int]) -> None:
+    names = ("nvjet_sm90_TNT", "nvjet_sm90_TNT", "nvjet_sm90_NNT")
+    measured = [kernel(name, 4e-6, MM, call) for call, name in enumerate(names)]
+    assert match(recorded, measured, 1).samples == {}
+
+
+def test_only_product_of_an_operator_is_not_one_of_another_layout() -> None:
+    assert match({FORWARD: 1}, [kernel("nvjet_sm90_NNT", 4e-6, MM, 1)], 1).unmeasured == (FORWARD,)
+
+
 BACKWARD = Operator("aten::convolution_backward", ((2, 8, 4, 4), (2, 8, 4, 4), (8, 8, 1, 1)))
 
 
@@ -241,6 +271,81 @@ def test_passes_of_a_convolution_are_told_apart_by_their_kernels_names() -> None
     assert match({data: 2, weights: 2}, measured, 1).samples == {data: [4e-6, 6e-6], weights: [5e-6, 7e-6]}
 
 
+TO_NHWC, TO_NCHW = (
+    f"void cudnn::engines_precompiled::{name}Kernel<float>" for name in ("nchwToNhwc", "nhwcToNchw")
+)
+DATA_NHWC, WEIGHTS_NHWC = (
+    f"sm90_xmma_{name}_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x64x32"
+    for name in ("dgrad", "wgrad")
+)
+REDUCE = "void cudnn::cnn::reduce_wgrad_nchw_helper<float, float>"
+
+
+def convolving(name: str, operator: Operator, call: int) -> Activity:
+    if name == "memset":
+        return Activity("memset", "Memset (Device)", 1e-6, operator, call, bytes=64)
+    return kernel(name, 1e-6, operator, call)
+
+
+@pytest.mark.parametrize(
+    ("layout", "first", "second"),
+    [
+        ("nhwc", ["memset", DATA_NHWC], ["void init_device_workspace<wgrad_indexed>", WEIGHTS_NHWC]),
+        ("nhwc", ["memset", "nvjet_sm90_NNT"], ["memset", "cutlass_s16816gemm_nt", "splitKreduce"]),
+        ("nchw", ["nvjet_sm90_NTT"], ["cutlass_s1688gemm_tn", REDUCE]),
+        ("nchw", [TO_NHWC, "memset", DATA_NHWC, TO_NCHW], [TO_NHWC, TO_NHWC, WEIGHTS_NHWC, TO_NCHW]),
+        ("nchw", ["nvjet_sm90_NTT"], [TO_NHWC, TO_NHWC, WEIGHTS_NHWC]),
+    ],
+)
+def test_what_surrounds_a_pass_of_a_convolution_belongs_to_it(
+    layout: str, first: list[str], second: list[str]
+) -> None:
+    data, weights = (convolution(direction, layout) for direction in ("backward_data", "backward_filter"))
+    measured = [convolving(name, BACKWARD, 1) for name in first + second]
+    matched = match({data: 1, weights: 1}, measured, 1)
+    assert matched.samples == {
+        data: [pytest.approx(len(first) * 1e-6)], weights: [pytest.approx(len(second) * 1e-6)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        ("nchw", [TO_NHWC, TO_NHWC, DATA_NHWC, WEIGHTS_NHWC]),  # converted once, for both
+        (
+            "nchw",
+            [TO_NHWC, "nvjet_sm90_NTT", TO_NCHW, TO_NHWC, WEIGHTS_NHWC],
+        ),  # of which layout is the product?
+        ("nhwc", [DATA_NHWC, "nhwcAddPaddingKernel", WEIGHTS_NHWC]),  # of the one, or for the other
+        ("nhwc", ["convolve_sgemm", WEIGHTS_NHWC]),  # may be either's
+        ("nchw", ["convolve_sgemm", "cutlass_s1688gemm_tn", REDUCE]),
+        ("nhwc", [WEIGHTS_NHWC]),  # the other one was recorded as well
+    ],
+)
+def test_passes_whose_kernels_names_do_not_tell_stay_together(layout: str, names: list[str]) -> None:
+    data, weights = (convolution(direction, layout) for direction in ("backward_data", "backward_filter"))
+    measured = [convolving(name, BACKWARD, 1) for name in names]
+    assert match({data: 1, weights: 1}, measured, 1).samples == {}
+
+
+def test_convolutions_are_told_apart_by_the_layout_of_their_tensors() -> None:
+    planes, last = convolution("backward_data", "nchw"), convolution("backward_data", "nhwc")
+    measured = [
+        convolving(name, BACKWARD, call)
+        for call, names in enumerate(([TO_NHWC, DATA_NHWC, TO_NCHW], [DATA_NHWC]))
+        for name in names
+    ]
+    matched = match({planes: 1, last: 1}, measured, 1)
+    assert matched.samples == {planes: [pytest.approx(3e-6)], last: [1e-6]}
+
+
+def test_product_may_be_either_layouts_pass() -> None:
+    last, planes = convolution("backward_filter", "nhwc"), convolution("backward_data", "nchw")
+    calls = ([TO_NHWC, DATA_NHWC], [WEIGHTS_NHWC], ["nvjet_sm90_NTT"])
+    measured = [convolving(name, BACKWARD, call) for call, names in enumerate(calls) for name in names]
+    assert match({last: 2, planes: 2}, measured, 1).samples == {}
+
+
 def test_transposes_around_both_passes_are_neithers() -> None:
     data, weights = (convolution(direction, "nchw") for direction in ("backward_data", "backward_filter"))
     names = ("nchwToNhwcKernel", "sm90_xmma_dgrad_implicit_gemm", "sm90_xmma_wgrad_implicit_gemm")
@@ -255,3 +360,51 @@ def test_compiled_kernel_is_known_whatever_its_region_is_called() -> None:
     assert match({fused: 1}, measured, 1).samples == {fused: [2e-6]}
     other = Kernel("triton_poi_fused_add_0", (2, 1, 1), (128, 1, 1), bytes=128, operator=region)
     assert match({fused: 1, other: 1}, measured, 1).samples == {}  # two graphs' kernels of one name
+
+
+def test_compiled_kernels_of_unknown_work_stay_apart() -> None:
+    fused = [
+        Kernel("triton_red_fused_sum_0", (2, 1, 1), (128, 1, 1), operator=Operator("CompiledFunction", sizes))
+        for sizes in (((4, 8),), ((4, 16),))
+    ]
+    measured = [kernel("triton_red_fused_sum_0", 2e-6, Operator("triton_red_fused_sum_0"), 1)]
+    assert match(dict.fromkeys(fused, 1), measured, 1).samples == {}
+
+
+SORT = "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<long>(long*)"
+EMBEDDING = Operator("aten::embedding_dense_backward", ((8, 1024, 768), (8, 1024)))
+
+
+def test_kernel_of_cub_is_known_whatever_its_range_is_called() -> None:
+    sort = Kernel(SORT, (2, 1, 1), (128, 1, 1), operator=Operator("nvtx"))
+    assert match({sort: 2}, [kernel(SORT, 2e-6, EMBEDDING, 1)], 1).samples == {sort: [2e-6]}
+    of_another = Kernel(SORT, (2, 1, 1), (128, 1, 1), operator=Operator("aten::sort", ((8,),)))
+    assert match({sort: 1, of_another: 1}, [kernel(SORT, 2e-6, EMBEDDING, 1)], 1).samples == {}
+
+
+def test_other_kernels_are_not_known_without_their_operator() -> None:
+    assert match({ADD_KERNEL: 1}, [kernel("add<float>(int)", 2e-6, EMBEDDING, 1)], 1).samples == {}
+
+
+TRITON = Kernel("triton_poi_fused_add_0", (2, 1, 1), (128, 1, 1), operator=Operator("CompiledFunction"))
+
+
+def tuned(sizes: int, grid: int) -> Activity:
+    operator = Operator("triton_poi_fused_add_0", ((sizes,),))
+    return kernel("triton_poi_fused_add_0", 2e-6, operator, 1, grid=(grid, 1, 1))
+
+
+def test_kernel_that_the_device_tuned_is_known_by_its_name() -> None:
+    assert match({TRITON: 2}, [tuned(64, 4), tuned(64, 4)], 1).samples == {TRITON: [2e-6, 2e-6]}
+
+
+@pytest.mark.parametrize(
+    "launched", [[tuned(64, 4), tuned(64, 8)], [tuned(64, 4), tuned(32, 4)], [tuned(64, 4)]]
+)
+def test_kernel_of_one_name_and_several_launches_stays_unknown(launched: list[Activity]) -> None:
+    assert match({TRITON: 2}, launched, 1).samples == {}
+
+
+def test_tuned_kernels_of_one_name_stay_apart() -> None:
+    other = Kernel("triton_poi_fused_add_0", (3, 1, 1), (128, 1, 1), operator=Operator("CompiledFunction"))
+    assert match({TRITON: 1, other: 1}, [tuned(64, 4)], 1).samples == {}

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <sstream>
 #include <string>
@@ -223,6 +224,32 @@ struct AttentionShape {
   std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
 };
 
+// cudnnPointwiseMode_t: comparisons GT to LE, and the number of a row or column.
+constexpr std::int32_t kGreater = 302, kLessOrEqual = 305, kIndex = 501;
+
+// Whether scores are masked by where they are: one index, of a row, is compared with another, of a column. (Masks of
+// lengths compare an index with a tensor of them.)
+bool is_causal(const Descriptor& graph) {
+  std::set<std::int64_t> indices;  // tensors that are an index, or made of one
+  const auto is_index = [&](const Descriptor* tensor) {
+    const auto id = tensor == nullptr ? std::vector<std::int64_t>{} : tensor->integers(kTensorUniqueId);
+    return !id.empty() && indices.contains(id.front());
+  };
+  for (const auto& operation : operations_of(graph)) {
+    const Descriptor* pointwise = operation->child(kPointwiseDescriptor);
+    const Descriptor* result = operation->child(kPointwiseY);
+    if (operation->kind != Kind::kPointwise || pointwise == nullptr || result == nullptr) continue;
+    const std::int32_t mode = pointwise->enumerator(kPointwiseMode);
+    const bool of_index = is_index(operation->child(kPointwiseX));
+    if (mode >= kGreater && mode <= kLessOrEqual) {
+      if (of_index && is_index(operation->child(kPointwiseB))) return true;
+    } else if (mode == kIndex || of_index) {
+      for (const std::int64_t id : result->integers(kTensorUniqueId)) indices.insert(id);
+    }
+  }
+  return false;
+}
+
 // Q is [batch, heads, queries, head dim]. Of products the first, either way: Q K^T = S [batch, heads, queries, keys].
 AttentionShape attention_shape(const Descriptor& graph) {
   for (const auto& operation : operations_of(graph)) {
@@ -252,7 +279,8 @@ std::string describe_kernel(const Descriptor& graph) {
   out << R"("kind":"kernel","kernel":)" << json_quote(name) << R"(,"grid":)" << grid
       << R"(,"block":[128,1,1],"shared_bytes":0,"bytes":)" << bytes_of(graph);
   if (shape.batch > 0)
-    out << R"(,"attention":)" << list({shape.batch, shape.heads, shape.queries, shape.keys, shape.head_dim});
+    out << R"(,"attention":)"
+        << list({shape.batch, shape.heads, shape.queries, shape.keys, shape.head_dim, is_causal(graph)});
   return out.str();
 }
 

@@ -41,6 +41,7 @@ enum class Kind : std::int32_t {
 
 // cudnnBackendAttributeName_t, likewise.
 enum Attribute : std::int32_t {
+  kPointwiseMode = 0,
   kConvolutionDilations = 102,
   kConvolutionStrides = 103,
   kConvolutionPrePaddings = 105,
@@ -51,6 +52,10 @@ enum Attribute : std::int32_t {
   kConfigSharedMemoryUsed = 304,
   kPlanConfig = 401,
   kPlanWorkspaceBytes = 402,
+  kPointwiseDescriptor = 750,
+  kPointwiseX = 751,
+  kPointwiseB = 752,
+  kPointwiseY = 753,
   kGraphOperations = 801,
   kGraphEngineCount = 802,
   kTensorDataType = 901,

@@ -92,8 +92,9 @@ def recognise(kernel: Kernel) -> Attention | None:
     if other is None:
         return None
     backward = other.groupdict().get("pass") in ("B", "bprop") or "backward" in kernel.operator.name
+    causal: list[int] = []
     if kernel.attention is not None:
-        batch, heads, queries, keys, head_dim = kernel.attention
+        batch, heads, queries, keys, head_dim, *causal = kernel.attention
     elif (shape := query_shape(kernel)) is not None:
         batch, queries, heads, head_dim = shape
         keys = _keys(kernel, queries, backward)
@@ -102,8 +103,9 @@ def recognise(kernel: Kernel) -> Attention | None:
     engine = "cudnn" if "cudnn" in kernel.name else "native"
     if _EFFICIENT.search(kernel.name):
         engine = "efficient_fp32" if "_f32_" in kernel.name else "efficient"
-    # The mask is an argument, not in the name: square attention over tokens is taken as causal.
-    return Attention(backward, queries == keys, batch, heads, queries, keys, head_dim, engine)
+    # The mask is an argument, not in the name: what does not tell is taken as causal where it is square.
+    masked = bool(causal[0]) if causal else queries == keys
+    return Attention(backward, masked, batch, heads, queries, keys, head_dim, engine)
 
 
 def _flash(kernel: Kernel, flash: re.Match[str]) -> Attention:

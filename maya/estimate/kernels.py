@@ -75,9 +75,10 @@ class Family:
     kept: float = 0.0  # operands of which a row in flight has to stay in L1 for that to be cheap
     resident: int = 0  # threads that a multiprocessor holds at a time
     one_block: bool = False  # walks all rows, a row a thread at a time
-    adds_rows: bool = False  # each block some columns of all rows
-    by_channel: bool = False  # each block a channel of the operator's tensor
     walked: bool = False  # what a multiprocessor does with each element counts
+    by_row: bool = False  # and with each row besides
+    by_channel: bool = False  # each block has a channel of the operator's tensor
+    adds_rows: bool = False  # each block adds up some columns of all rows
     by_thread: bool = False  # as many elements as the launch has threads, times _CUB_PER_THREAD
 
 
@@ -88,6 +89,7 @@ def _family(pattern: str, operands: float, variant: str = "elementwise", **known
 _CUB_PER_THREAD = 16  # items (cub's default policies: 7 to 23)
 _NORM_THREADS = 1536  # 40 registers a thread
 _FULL_THREADS = 2048
+_NORM = {"again": 1, "kept": 1, "resident": _NORM_THREADS, "walked": True, "by_row": True}
 
 
 # Passes over the largest tensor: what each algorithm must read and write once.
@@ -111,8 +113,8 @@ FAMILIES = (
     ),
     _family(r"RowwiseMoments", 1, "layer_norm"),
     _family(r"LayerNormForward", 2, "layer_norm"),  # its moments are there
-    _family(r"vectorized_layer_norm_kernel<.*true>", 2, "rms_norm", again=1, kept=1, resident=_NORM_THREADS),
-    _family(r"vectorized_layer_norm_kernel", 2, "welford_norm", again=1, kept=1, resident=_NORM_THREADS),
+    _family(r"vectorized_layer_norm_kernel<.*true>", 2, "rms_norm", **_NORM),
+    _family(r"vectorized_layer_norm_kernel", 2, "welford_norm", **_NORM),
     _family(
         r"layer_norm|LayerNorm|rms_?norm|RMSNorm|cuApplyLayerNorm",
         2,
@@ -124,9 +126,9 @@ FAMILIES = (
     _family(r"batch_norm_transform\w*_channels_last", 2, "channels_last", walked=True),
     _family(r"batch_norm_backward_reduce\w*_channels_last", 2, "channels_last", walked=True),
     _family(r"batch_norm_backward_elemt\w*_channels_last", 3, "channels_last", walked=True),
-    _family(r"batch_norm_collect_statistics", 1, "channel_statistics", by_channel=True),
-    _family(r"batch_norm_backward_kernel|bn_bw", 4, "channel_backward", by_channel=True),
-    _family(r"bn_fw_tr", 3, "channel_statistics", by_channel=True),
+    _family(r"batch_norm_collect_statistics", 1, "channel_statistics", walked=True, by_channel=True),
+    _family(r"batch_norm_backward_kernel|bn_bw", 4, "channel_backward", walked=True, by_channel=True),
+    _family(r"bn_fw_tr", 3, "channel_statistics", walked=True, by_channel=True),
     _family(r"batch_norm_backward|batchnorm_bwd", 5),
     _family(r"batch_norm|batchnorm|bn_fw", 3),
     _family(r"softmax_warp_backward|SoftMaxBackwardSmem", 3, "softmax_once"),
@@ -143,7 +145,7 @@ FAMILIES = (
     _family(r"compute_grad_weight|sum_and_scatter", 1.5, "added_rows", walked=True),
     _family(r"embedding_backward|EmbeddingBackward", 1.5),
     _family(r"CatArrayBatchedCopy_", 2),
-    _family(r"CatArrayBatchedCopy", 2, "concatenation"),
+    _family(r"CatArrayBatchedCopy", 2, "concatenation", walked=True),
     # FSDP unpacks what it gathered as bare bytes: 16-bit parameters under its mixed precision.
     _family(r"split_with_sizes_copy", 2, item=2),
     _family(r"reduce_kernel|norm_kernel", 1),
@@ -243,36 +245,32 @@ def _strided(kernel: Kernel, per_thread: int) -> Traffic:
 
 def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
     elements, guessed = _elements(kernel)
-    threads = math.prod(kernel.grid) * math.prod(kernel.block)
+    threads = math.prod(kernel.block)
     if family.by_thread:
-        elements, guessed = float(threads * _CUB_PER_THREAD), True
+        elements, guessed = float(math.prod(kernel.grid) * threads * _CUB_PER_THREAD), True
     operand = elements * item
     row = max((size for size in kernel.operator.sizes if size), key=math.prod, default=(0,))[-1]
-    counted = (
-        family.walked or family.by_channel or family.variant in ("concatenation", "welford_norm", "rms_norm")
-    )
-    sums = "reduce_kernel" in kernel.name and _vectorised_outputs(kernel) and kernel.grid[1] > 1
+    rows = elements / row if row else 0.0
     return Traffic(
         operand * family.operands,
         family.variant,
         guessed or (family.item is not None and not family.partial),
         again=operand * family.again,
-        in_flight=row * item * family.kept * (family.resident // math.prod(kernel.block)),
-        elements=elements if counted else 0.0,
-        waits=_rows(kernel) / math.prod(kernel.block)
-        if family.one_block
-        else _MEETING_WAITS + _WAITS_A_BLOCK * kernel.grid[1]
-        if sums
-        else 0.0,
-        rows=elements / row if row and family.variant in ("welford_norm", "rms_norm") else 0.0,
-        passes=elements / row / kernel.block[1] / kernel.grid[1] if row and family.adds_rows else 0.0,
+        in_flight=row * item * family.kept * (family.resident // threads),
+        elements=elements if family.walked else 0.0,
+        waits=_waits(kernel, family),
+        rows=rows if family.by_row else 0.0,
+        passes=rows / kernel.block[1] / kernel.grid[1] if family.adds_rows else 0.0,
         blocks=float(kernel.grid[0] * kernel.grid[1]) if family.adds_rows or family.by_channel else 0.0,
     )
 
 
-def _vectorised_outputs(kernel: Kernel) -> bool:
-    """Whether a reduction adds up rows: a thread has several neighbouring outputs then (ATen's Reduce.cuh)."""
-    return _OUTPUTS.search(kernel.name) is not None
+def _waits(kernel: Kernel, family: Family) -> float:
+    if family.one_block:
+        return _rows(kernel) / math.prod(kernel.block)
+    # A reduction adds up rows where a thread has several neighbouring outputs (ATen's Reduce.cuh).
+    shared = kernel.grid[1]
+    return _MEETING_WAITS + _WAITS_A_BLOCK * shared if shared > 1 and _OUTPUTS.search(kernel.name) else 0.0
 
 
 def _rows(kernel: Kernel) -> int:

@@ -124,9 +124,9 @@ def _kernel(line: dict[str, Any], operator: Operator) -> Kernel:
     )
 
 
-def _attention(sizes: list[int]) -> tuple[int, int, int, int, int]:
-    batch, heads, queries, keys, head_dim = (int(size) for size in sizes)
-    return batch, heads, queries, keys, head_dim
+def _attention(sizes: list[int]) -> tuple[int, ...]:
+    batch, heads, queries, keys, head_dim, causal = (int(size) for size in sizes)
+    return batch, heads, queries, keys, head_dim, causal
 
 
 def _gemm(line: dict[str, Any], operator: Operator) -> Gemm:

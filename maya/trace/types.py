@@ -28,8 +28,9 @@ class Kernel:
     elements: int | None = None  # what an element-wise kernel was launched for
     bytes: int | None = None  # read and written, when its arguments tell
     operator: Operator = Operator()
-    # Of cuDNN's fused attention: batch, query heads, queries, keys, head dim.
-    attention: tuple[int, int, int, int, int] | None = None
+    # Of cuDNN's fused attention: batch, query heads, queries, keys, head dim, and 1 if it is causal (older traces do
+    # not say).
+    attention: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 
 def test_fused_attention_is_one_kernel_each_way(emulate: Callable[..., Any]) -> None:
     run = emulate(
@@ -22,8 +24,27 @@ def test_fused_attention_is_one_kernel_each_way(emulate: Callable[..., Any]) -> 
     fused = [kernel for kernel in run.launched("kernel") if "sdpa" in kernel["kernel"]]
     assert [kernel["kernel"].rpartition("_")[2] for kernel in fused] == ["fprop", "bprop"]
     assert all(kernel["grid"] == [2, 8, 2] for kernel in fused)  # blocks of 128 queries, heads, batch
-    assert all(kernel["attention"] == [2, 8, 256, 512, 64] for kernel in fused)
+    assert all(kernel["attention"] == [2, 8, 256, 512, 64, 0] for kernel in fused)
     assert run.trace.unsupported == ()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_fused_attention_tells_whether_it_is_causal(
+    emulate: Callable[..., Any], causal: bool, dropout: float
+) -> None:
+    run = emulate(
+        f"""
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        q, k, v = torch.randn(3, 2, 8, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            attention = torch.nn.functional.scaled_dot_product_attention
+            attention(q, k, v, is_causal={causal}, dropout_p={dropout}).sum().backward()
+        """
+    )
+    fused = [kernel for kernel in run.launched("kernel") if "sdpa" in kernel["kernel"]]
+    assert [kernel["attention"] for kernel in fused] == [[2, 8, 256, 256, 64, int(causal)]] * 2
 
 
 def test_convolution_carries_its_geometry_forward_and_backward(emulate: Callable[..., Any]) -> None:

@@ -151,12 +151,21 @@ def test_cudnn_attention_runs_at_its_own_generations_rate(named: bool) -> None:
     shape = (2, 32, 4096, 128)  # [batch, heads, queries, head_dim]
     operator = Operator("aten::_cudnn_attention_forward", (shape, shape, shape)) if named else Operator()
     name = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop"
-    graph = None if named else (2, 32, 4096, 4096, 128)
+    graph = None if named else (2, 32, 4096, 4096, 128, 1)
     own = Kernel(name, (32, 32, 2), (128, 1, 1), operator=operator, attention=graph)
     flash = Kernel(FLASH % "true", (32, 2, 32), (128, 1, 1))
     answer = Estimator(load("dgx-h100")).estimate([own, flash])
     assert answer.flops[0] == answer.flops[1] == 2 * 2 * 32 * 4096**2 * 128
     assert answer.seconds[0] < answer.seconds[1]
+
+
+def test_cudnn_attention_of_all_keys_does_twice_the_work() -> None:
+    name = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop"
+    causal, full = (
+        Kernel(name, (32, 32, 2), (128, 1, 1), attention=(2, 32, 4096, 4096, 128, n)) for n in (1, 0)
+    )
+    answer = Estimator(load("dgx-h200")).estimate([causal, full])
+    assert answer.flops[1] == 2 * answer.flops[0] and answer.seconds[1] > 1.5 * answer.seconds[0]
 
 
 def test_attention_backward_has_two_and_a_half_times_the_flops_and_more_than_twice_the_time() -> None:

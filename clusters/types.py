@@ -37,6 +37,11 @@ class Device(_Frozen):
     power_cap_w: float | None = Field(default=None, gt=0)  # that it may draw here, where that is less
     nccl_channels: int = Field(default=16, ge=0)  # of a collective: multiprocessors that its kernel takes
 
+    @property
+    def tensor_flops(self) -> float:
+        """FLOP/s of 16-bit products."""
+        return self.peak_flops.get("bf16", self.peak_flops.get("fp16", self.vector_flops))
+
 
 class Link(_Frozen):
     """A connection; `bandwidth` is B/s for one device (or one NIC) and one direction."""

@@ -16,6 +16,7 @@ from maya.cache import Recorded, TraceCache
 from maya.clusters.types import Cluster
 from maya.estimate import UNIFORM, Estimator, Reuse
 from maya.estimate.likely import likely_error
+from maya.estimate.profiles import Profiles
 from maya.estimate.recordings import ScriptTimes, undisturbed_beside
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
@@ -144,14 +145,15 @@ def judge_trace(
     what_if: WhatIf = WhatIf(),  # noqa: B008 (frozen)
     reuse: Reuse = UNIFORM,
     script: ScriptTimes | None = None,
+    profiles: Profiles | None = None,
 ) -> Judgement:
     """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before, `script` what
-    is known of the script by other recordings."""
+    is known of the script by other recordings, `profiles` as for an Estimator."""
     started = time.perf_counter()
     cluster = what_if.cluster(cluster)
     recording = undisturbed_beside(trace, script)
     trace = what_if.trace(place(recording.trace, cluster))
-    estimates = Estimator(cluster, reuse).estimate(trace.operations)
+    estimates = Estimator(cluster, reuse, profiles).estimate(trace.operations)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
     network = build_network(trace, estimates.use, cluster)

@@ -62,6 +62,16 @@ std::string narrow(const wchar_t* message) {
   return text;
 }
 
+// The level from 0 that the thread is at then.
+std::uint32_t enter(ThreadState& thread, std::uint32_t context, const void* owner) {
+  const std::uint32_t level = thread.contexts_depth++;
+  if (level < kDeepest) {
+    thread.owners[level] = owner;
+    thread.contexts[level] = context;
+  }
+  return level;
+}
+
 // nvtxEventAttributes_v2, as far as its message.
 struct EventAttributes {
   std::uint16_t version, size;
@@ -109,23 +119,16 @@ void install(FunctionTable table, unsigned size, std::uint32_t place, Callback* 
 
 int push_range(std::string_view name, std::string_view sizes, const void* owner) {
   ThreadState& thread = this_thread();
-  const std::uint32_t level = thread.contexts_depth++;
-  if (level >= kDeepest) return static_cast<int>(level);
-  thread.owners[level] = owner;
-  thread.contexts[level] = recording() ? intern_range(name, sizes) : 0;
+  const bool named = recording() && thread.contexts_depth < kDeepest;
+  const std::uint32_t level = enter(thread, named ? intern_range(name, sizes) : 0, owner);
   // The outermost: a step may be announced twice, to us and to a script's own emit_nvtx().
-  if (thread.steps_mask == 0 && name.starts_with(kStepPrefix)) thread.steps_mask = std::uint64_t{1} << level;
+  if (level < kDeepest && thread.steps_mask == 0 && name.starts_with(kStepPrefix))
+    thread.steps_mask = std::uint64_t{1} << level;
   return static_cast<int>(level);
 }
 
 int push_same_range(const void* owner) {
-  ThreadState& thread = this_thread();
-  const std::uint32_t around = current_context();
-  const std::uint32_t level = thread.contexts_depth++;
-  if (level >= kDeepest) return static_cast<int>(level);
-  thread.owners[level] = owner;
-  thread.contexts[level] = around;
-  return static_cast<int>(level);
+  return static_cast<int>(enter(this_thread(), current_context(), owner));
 }
 
 int pop_range(const void* owner) {

@@ -25,10 +25,10 @@ _EFFICIENT = re.compile(r"fmha_cutlass(?P<pass>[FB])_")
 _FUSED = re.compile(
     r"cudnn\w*_sdpa_\w*?(?P<pass>fprop|bprop)|fmha_v\d_flash_attention\w*|flash_attn|FlashAttn"
 )
+_AUXILIARY = re.compile(r"flash_bwd_(?:dot_do_o|convert_d)|flash_fwd_splitkv_combine|compute_delta")
 # Of the memory-efficient kernels in fp32, over the same share of the vector units' rate: one shape on an H200, forward
 # and backward (gpt_124m_fp32 of scripts/measure).
 _FP32_TIMES = 0.24
-_AUXILIARY = re.compile(r"flash_bwd_(?:dot_do_o|convert_d)|flash_fwd_splitkv_combine|compute_delta")
 
 
 @dataclass(frozen=True)
@@ -134,24 +134,22 @@ def _keys(kernel: Kernel, queries: int, backward: bool) -> int:
 
 
 def estimate_attention(attention: Attention, device: Device) -> tuple[float, Provenance]:
-    """Seconds: flops over the fitted rate, slowed by the blocks on the diagonal and each block's prologue.
-
-    rate(s) = peak * efficiency / (1 + ramp_tokens / s): the mask's diagonal and fixed parts weigh less the
-    longer the sequence.
-    """
-    engine = "efficient" if attention.engine == "efficient_fp32" else attention.engine
-    fit = fit_for("attention", device, engine)
+    """Seconds of one pass. What no fit has seen (backward passes but cuDNN's, fp32) is answered as a roofline."""
+    fit = fit_for("attention", device, attention.engine)
     seconds = pass_seconds(attention, device, fit.coefficients)
     if attention.engine == "efficient_fp32":
-        seconds *= _FP32_TIMES * _peak(device) / device.vector_flops
-        return seconds, Provenance.ROOFLINE
-    if attention.engine == fit.variant == "cudnn":  # fitted on both passes
-        return seconds, fit.provenance
-    return seconds, Provenance.ROOFLINE if attention.backward else fit.provenance
+        return seconds * (_FP32_TIMES * device.tensor_flops / device.vector_flops), Provenance.ROOFLINE
+    fitted = not attention.backward or fit.variant == "cudnn"
+    return seconds, fit.provenance if fitted else Provenance.ROOFLINE
 
 
 def pass_seconds(attention: Attention, device: Device, c: Mapping[str, Any]) -> float:
-    """Seconds by the coefficients of a fit; cuDNN's kernels are of 64 or 128 elements a head, or more."""
+    """Seconds by the coefficients `c` of a fit: flops over the fitted rate, slowed by the blocks on the diagonal and
+    each block's prologue.
+
+    rate(s) = peak * efficiency / (1 + ramp_tokens / s): the mask's diagonal and fixed parts weigh less the
+    longer the sequence. cuDNN's kernels are of 64 or 128 elements a head, or more.
+    """
     head = "efficiency_64" if attention.head_dim <= 64 else "efficiency_128"
     efficiency = float(c[head]) * (float(c["backward"]) if attention.backward else 1.0)
     ramp = float(c["ramp_tokens"]) * (1.0 if attention.causal else 0.4)
@@ -160,10 +158,5 @@ def pass_seconds(attention: Attention, device: Device, c: Mapping[str, Any]) -> 
         flops *= 64 * math.ceil(attention.head_dim / 64) / attention.head_dim
     blocks = math.ceil(attention.queries / 128) * attention.batch * attention.heads
     filled = blocks / (math.ceil(blocks / device.multiprocessors) * device.multiprocessors)
-    work_s = flops * (1 + ramp / max(attention.queries, 1)) / (_peak(device) * efficiency * max(filled, 1e-3))
-    return float(c["launch_s"]) + work_s
-
-
-def _peak(device: Device) -> float:
-    """FLOP/s of 16-bit products."""
-    return device.peak_flops.get("bf16", device.peak_flops.get("fp16", device.vector_flops))
+    rate = device.tensor_flops * efficiency * max(filled, 1e-3)
+    return float(c["launch_s"]) + flops * (1 + ramp / max(attention.queries, 1)) / rate

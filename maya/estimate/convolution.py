@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from maya.clusters import Device
-from maya.estimate.fits import fit_for
+from maya.estimate.fits import Fit, fit_for
 from maya.estimate.gemm import ITEM_BYTES, model_seconds
 from maya.estimate.types import Provenance
 from maya.trace.types import Convolution
@@ -40,24 +40,22 @@ def estimate_convolution(convolution: Convolution, device: Device) -> tuple[floa
     if 1 < convolution.groups == convolution.input[1]:
         rate = _DEPTHWISE_RATES[convolution.direction] * device.multiprocessors * device.clock_hz
         return max(flops(convolution) / rate, floor), Provenance.ROOFLINE
-    seconds = _implicit_product(convolution, device, dtype, item)
+    seconds = _implicit_product(convolution, device, fit, dtype, item)
     if _is_converted(convolution, dtype, item):
         seconds += 2 * touched / (device.memory_bandwidth * _CONVERSION_SHARE)
     return max(seconds, floor), Provenance.ROOFLINE
 
 
-def _implicit_product(convolution: Convolution, device: Device, dtype: str, item: int) -> float:
+def _implicit_product(convolution: Convolution, device: Device, fit: Fit, dtype: str, item: int) -> float:
     positions = math.prod(convolution.output) / max(convolution.output[1], 1)
     features = convolution.output[1] / convolution.groups
     channels = convolution.filter[1]
     if convolution.direction != "backward_data":
         channels = max(channels, _ALIGNED_BYTES // item)  # an image's three are padded
-    taps = channels * math.prod(convolution.filter[2:])
-    m, n, k = _product(convolution, positions, features, taps)
-    gather = 1.0 if math.prod(convolution.filter[2:]) == 1 else _GATHER
-    return gather * float(
-        model_seconds(fit_for("gemm", device, dtype), device, dtype, m, n, k, convolution.groups)
-    )
+    taps = math.prod(convolution.filter[2:])
+    m, n, k = _product(convolution, positions, features, channels * taps)
+    gather = 1.0 if taps == 1 else _GATHER
+    return gather * float(model_seconds(fit, device, dtype, m, n, k, convolution.groups))
 
 
 def _is_converted(convolution: Convolution, dtype: str, item: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from maya.clusters import Cluster, Device
+from maya.clusters import Cluster
 from maya.estimate import attention, collectives, convolution, embedding, gemm, kernels, memory
 from maya.estimate.demand import demand
 from maya.estimate.profiles import Profiles, identity
@@ -94,7 +94,7 @@ class Estimator:
                 return self._product(operation)
             case Convolution():
                 answer = convolution.estimate_convolution(operation, device)
-                return self._sustained(*answer, convolution.flops(operation), _tensor_peak(device))
+                return self._sustained(*answer, convolution.flops(operation), device.tensor_flops)
             case Memcpy():
                 return _Answer(*memory.copy_seconds(operation, device, self._peer_link))
             case Memset():
@@ -123,7 +123,7 @@ class Estimator:
         fused = attention.recognise(kernel)
         if fused is not None:
             return self._sustained(
-                *attention.estimate_attention(fused, device), fused.flops, _tensor_peak(device)
+                *attention.estimate_attention(fused, device), fused.flops, device.tensor_flops
             )
         if attention.is_auxiliary(kernel):
             seconds, _ = memory.bytes_seconds(attention.auxiliary_bytes(kernel), device)
@@ -138,8 +138,3 @@ class Estimator:
         if moved.guessed:
             provenance = Provenance.ROOFLINE
         return _Answer(seconds, provenance, meeting=kernels.is_meeting(kernel))
-
-
-def _tensor_peak(device: Device) -> float:
-    """FLOP/s of 16-bit products."""
-    return device.peak_flops.get("bf16", device.peak_flops.get("fp16", device.vector_flops))

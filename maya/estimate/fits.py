@@ -30,6 +30,7 @@ _STAND_INS = {
     "welford_norm": ("layer_norm",),
     "multi_tensor": ("elementwise",),
     "cudnn": ("native",),
+    "efficient_fp32": ("efficient",),
 }
 
 

@@ -54,7 +54,7 @@ class Traffic:
     guessed: bool = False
     again: float = 0.0  # bytes that are read once more where the rows in flight do not stay in L1
     in_flight: float = 0.0  # bytes of the rows that one multiprocessor works on at a time
-    elements: float = 0.0  # words of up to four bytes, each found by its strides; 0: walked in a line
+    elements: float = 0.0  # of which each costs a multiprocessor time; 0: only their bytes count
     waits: float = 0.0  # reads that wait for one another
     clocks: float = 0.0  # that it is told to wait
     rows: float = 0.0  # each a block's work, with a cost of its own

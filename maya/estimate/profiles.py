@@ -8,13 +8,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import parquet
 
 from maya.errors import MayaError
-from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation, Operator
+from maya.trace.types import Operation, Operator
 
 VARIABLE = "MAYA_PROFILES"  # names the database that estimates consult first
 KEPT = 256  # samples of an operation, the newest
@@ -68,14 +68,12 @@ def identity(operation: Operation) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Kernel, Gemm, Convolution, Memcpy, Memset, Collective)
-}
+KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Operation)}
 
 
-def operation_of(identity: str) -> Operation:
+def operation_of(text: str) -> Operation:
     """The operation that has this identity, without the operator that matrix products and convolutions leave out."""
-    fields = json.loads(identity)
+    fields = json.loads(text)
     operator = fields.pop("operator", {"name": "", "sizes": []})
     kind = KINDS[fields.pop("kind")]
     for name, value in fields.items():

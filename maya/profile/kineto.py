@@ -7,7 +7,7 @@ import json
 import statistics
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def read_activities(path: Path) -> list[Activity]:
 
 
 def _activities(events: Sequence[dict[str, Any]]) -> list[Activity]:
-    on_device = sorted(_on_device(events), key=lambda event: float(event["ts"]))
+    on_device = sorted(_of_kinds(events, DEVICE_KINDS), key=lambda event: float(event["ts"]))
     operators = dict(_operators(events))
     spacing_s = _spacing_s(events, on_device)
     return [_activity(event, operators, spacing_s) for event in on_device]
@@ -52,10 +52,8 @@ def _spacing_s(events: Iterable[dict[str, Any]], on_device: Sequence[dict[str, A
     """Seconds between two kernels of a stream, the second of which had been launched before the first began."""
     launched_us = {
         event["args"]["correlation"]: event["ts"] + event["dur"]
-        for event in events
-        if event.get("ph") == "X"
-        and event.get("cat") in CALL_KINDS
-        and "correlation" in event.get("args", {})
+        for event in _of_kinds(events, CALL_KINDS)
+        if "correlation" in event.get("args", {})
     }
     streams: dict[object, list[dict[str, Any]]] = defaultdict(list)
     for event in on_device:
@@ -69,18 +67,17 @@ def _spacing_s(events: Iterable[dict[str, Any]], on_device: Sequence[dict[str, A
     return max(statistics.median(gaps_us), 0.0) * 1e-6 if len(gaps_us) >= FEWEST_NEIGHBOURS else SPACING_S
 
 
-def _on_device(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    return (event for event in events if event.get("ph") == "X" and event.get("cat") in DEVICE_KINDS)
+def _of_kinds(events: Iterable[dict[str, Any]], kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+    return (event for event in events if event.get("ph") == "X" and event.get("cat") in kinds)
 
 
 def _operators(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, Operator]]:
     """By external id, which a device activity shares with the innermost operator that caused it."""
-    for event in events:
-        if event.get("ph") == "X" and event.get("cat") in OPERATOR_KINDS:
-            arguments = event.get("args", {})
-            if "External id" in arguments:
-                sizes = tuple(_shapes(arguments.get("Input Dims", ())))
-                yield int(arguments["External id"]), Operator(str(event["name"]), sizes)
+    for event in _of_kinds(events, OPERATOR_KINDS):
+        arguments = event.get("args", {})
+        if "External id" in arguments:
+            sizes = tuple(_shapes(arguments.get("Input Dims", ())))
+            yield int(arguments["External id"]), Operator(str(event["name"]), sizes)
 
 
 def _shapes(value: Any) -> Iterator[tuple[int, ...]]:

@@ -1,7 +1,9 @@
-"""Entries of maya/estimate/fits/memory.json."""
+"""Entries of the files in maya/estimate/fits."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,3 +29,14 @@ def entry(
         "error": {"method": "5 folds", "points": int(error.size), "median": round(float(np.median(abs(error))), 4),
                   "mean": round(float(abs(error).mean()), 4), "bias": round(float(error.mean()), 4)},
     }  # fmt: skip
+
+
+def replace(path: Path, entries: list[dict[str, Any]]) -> None:
+    """Writes these in place of those of the same device and variant; the others stay, as other scripts wrote them."""
+    old = json.loads(path.read_text())["entries"] if path.exists() else []
+    new = {(each["device"], each["variant"]) for each in entries}
+    kept = [each for each in old if (each["device"], each["variant"]) not in new]
+    entries = sorted(
+        [*kept, *entries], key=lambda each: (each["compute_capability"], each["device"], each["variant"])
+    )
+    path.write_text(json.dumps({"entries": entries}, indent=1) + "\n")

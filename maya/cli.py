@@ -219,6 +219,9 @@ def validate(
         table, examples, out,
         traces=traces, source=source, share=Share(share), sample=sample, seed=seed, workers=workers,
         recorded=recorded,
+        recording=lambda row_id, done, of: console.print(
+            f"{row_id}  recorded, {done} of {of}; judged when all of its script are", highlight=False
+        ),
         progress=lambda line: console.print(
             f"{line['id']}  {line['verdict']}  {line['error']}  {line['reason']}", highlight=False
         ),

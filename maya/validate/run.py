@@ -7,14 +7,16 @@ family are judged together, by all that their recordings tell of the script, as 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +69,13 @@ def validate(
     seed: int = 0,
     workers: int | None = None,
     recorded: bool = False,
+    recording: Callable[[str, int, int], None] = lambda row_id, done, of: None,
     progress: Callable[[dict[str, Any]], None] = lambda line: None,
 ) -> pd.DataFrame:
     """Predicts the chosen rows; `out` gets one line each as it is done, and lines it has already are not done again.
 
+    `recording` is told of each row whose script has run, how many have and how many are to, from another thread;
+    `progress` of each line.
     With `recorded` nothing is run: only rows whose trace is kept are judged, the others stay without a verdict.
     Traces are kept in `traces` (default: beside `out`), shares of each prediction's time in `out`.details.jsonl.
     Returns COLUMNS, those of `details` and the statistics' group columns of the chosen rows. Raises MayaError for
@@ -86,7 +91,7 @@ def validate(
         if not done and file.tell() == 0:
             writer.writeheader()
         wanted = {row.id for row in rows if row.id not in done and (not recorded or _is_kept(row, inputs))}
-        for line, shares in _predictions(rows, wanted, inputs, workers):
+        for line, shares in _predictions(rows, wanted, inputs, workers, recording):
             details.write(json.dumps({"id": line["id"], **shares}) + "\n")
             details.flush()
             writer.writerow(line)
@@ -109,7 +114,11 @@ Predicted = tuple[dict[str, Any], dict[str, float]]  # a line and the shares of 
 
 
 def _predictions(
-    rows: list[Row], wanted: set[str], inputs: Inputs, workers: int | None
+    rows: list[Row],
+    wanted: set[str],
+    inputs: Inputs,
+    workers: int | None,
+    recording: Callable[[str, int, int], None],
 ) -> Iterable[Predicted]:
     """Of those of `rows` that are `wanted`; each is judged when all of its family are recorded."""
     families: dict[Family, list[tuple[Row, Mapped]]] = defaultdict(list)
@@ -125,10 +134,28 @@ def _predictions(
             [(row, it, recorders.submit(_record, it, inputs)) for row, it in sorted(members, key=_neighbours)]
             for members in (_telling(each, wanted, inputs) for each in families.values())
         ]
+        _tell_of_new(itertools.chain.from_iterable(recordings), inputs, recording)
         for members in recordings:
             yield from _judged(
                 [(row, it, told.result()) for row, it, told in members], wanted, inputs, judges
             )
+
+
+def _tell_of_new(
+    recordings: Iterable[tuple[Row, Mapped, Future[Any]]],
+    inputs: Inputs,
+    recording: Callable[[str, int, int], None],
+) -> None:
+    """Calls `recording` whenever one is done that was not kept before: a family's lines wait for the last of them."""
+    store = TraceStore(inputs.traces)
+    new = [(row.id, told) for row, it, told in recordings if not store.has(it, inputs.examples)]
+    done = itertools.count(1)
+
+    def tell(row_id: str, _: Future[Any]) -> None:
+        recording(row_id, next(done), len(new))
+
+    for row_id, told in new:
+        told.add_done_callback(partial(tell, row_id))
 
 
 def _telling(members: list[tuple[Row, Mapped]], wanted: set[str], inputs: Inputs) -> list[tuple[Row, Mapped]]:

@@ -64,7 +64,12 @@ other-3,A100,2,FSDP,GPT,2,256,1024,4,128,1024,2,4,bf16,0.01
 def test_rows_of_a_source_are_judged_together(tmp_path: Path) -> None:
     table, traces = tmp_path / "rows.csv", tmp_path / "traces"
     table.write_text(ROWS)
-    predicted = validate(table, EXAMPLES, tmp_path / "out.csv", traces=traces, workers=2)
+    told: list[tuple[str, int, int]] = []
+    predicted = validate(
+        table, EXAMPLES, tmp_path / "out.csv", traces=traces, workers=2, recording=lambda *it: told.append(it)
+    )
+    assert {row_id for row_id, _, _ in told} == set(predicted["id"])
+    assert [(done, of) for _, done, of in told] == [(1, 3), (2, 3), (3, 3)]
     assert set(predicted["verdict"]) == {"FITS"}
     times = predicted.set_index("id")["predicted_iteration_time_s"]
     rows = {row.id: (row, map_row(row)) for row in read_rows(table)}
@@ -85,5 +90,10 @@ def test_rows_of_a_source_are_judged_together(tmp_path: Path) -> None:
     (tmp_path / "out.csv").write_text(
         "\n".join(line for line in out if not line.startswith("small-2")) + "\n"
     )
-    resumed = validate(table, EXAMPLES, tmp_path / "out.csv", traces=traces, recorded=True)
+    again: list[tuple[str, int, int]] = []
+    resumed = validate(
+        table, EXAMPLES, tmp_path / "out.csv", traces=traces, recorded=True,
+        recording=lambda *it: again.append(it),
+    )  # fmt: skip
+    assert not again
     assert resumed.set_index("id")["predicted_iteration_time_s"]["small-2"] == times["small-2"]

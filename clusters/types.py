@@ -26,6 +26,10 @@ class Device(_Frozen):
     clock_hz: float = Field(gt=0)
     memory_bytes: int = Field(gt=0)  # as cudaMemGetInfo reports the total
     context_bytes: int = Field(ge=0)  # taken by a CUDA context
+    # What NCCL takes: once, with the first communicator, and for each. What an H100 and an H200 had, if not stated: of
+    # each of 32 channels 10 MiB to receive and 2 MiB to send.
+    nccl_bytes: int = Field(default=176_160_768, ge=0)
+    communicator_bytes: int = Field(default=402_653_184, ge=0)
     memory_bandwidth: float = Field(gt=0)  # B/s
     l2_bytes: int = Field(gt=0)
     shared_memory_per_block: int = Field(gt=0)  # opt-in maximum
@@ -76,6 +80,16 @@ class Node(_Frozen):
     # What was timed within such a node (nccl-tests): collective -> ranks -> timings, which come before the device's own
     # tables from their smallest size on.
     collectives: dict[CollectiveName, dict[int, Timings]] = {}
+
+    @property
+    def peer_bytes(self) -> int:
+        """Device memory that NCCL takes for each peer of the node that a rank sends to or receives from by itself.
+
+        14 MiB a channel, as eight H100s were seen to take in an all-to-all (NVIDIA/nccl issue 1685: 3.28 GB for 7 peers
+        of 32 channels). A peer has twice as many channels as NVLinks join the two, a power of two, 32 at most (NCCL
+        2.28, ncclTopoGetNchannels).
+        """
+        return (32 if self.link.kind == "nvswitch" else 2) * 14 * 2**20
 
 
 class Cluster(_Frozen):

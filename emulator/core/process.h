@@ -18,6 +18,8 @@ struct RankConfig {
   int major = 9, minor = 0, multiprocessors = 132, clock_khz = 1980000;
   int memory_clock_khz = 2619000, memory_bus_bits = 5120;
   std::uint64_t memory_bytes = 85'520'809'984, context_bytes = 549'453'824, l2_bytes = 52'428'800;
+  // NCCL's device memory: with the first communicator, with each, for each peer of the node that is sent to.
+  std::uint64_t nccl_bytes = 0, communicator_bytes = 0, peer_bytes = 0;
   int shared_memory_per_block_optin = 232448, shared_memory_per_multiprocessor = 233472;
   int max_threads_per_multiprocessor = 2048;
   int driver_version = 13000;  // CUDA version the driver reports

@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/process.h"
 #include "core/recorder.h"
+#include "nccl/device_memory.h"
 #include "nccl/exchange.h"
 #include "values/values.h"
 
@@ -127,6 +128,7 @@ void name_communicator(std::uint64_t unique_id, Name name) {
 Communicator* create_communicator(std::uint64_t id, int size, int rank) {
   int device = 0;
   cudaGetDevice(&device);
+  if (!take_for_communicator(device)) return nullptr;
   const std::uint32_t index = state().created++;
   Communicator made{.id = id, .size = size, .rank = rank, .device = device, .index = index, .channel = index};
   const std::string family = apply_name(made);
@@ -140,10 +142,17 @@ Communicator* create_communicator(std::uint64_t id, int size, int rank) {
 }
 
 Communicator* find_communicator(const void* handle) { return state().communicators.find(handle); }
-bool destroy_communicator(const void* handle) { return state().communicators.destroy(handle); }
+
+bool destroy_communicator(const void* handle) {
+  const Communicator* comm = find_communicator(handle);
+  if (!comm) return false;
+  give_back(*comm);
+  return state().communicators.destroy(handle);
+}
 
 Result submit(Communicator& comm, const Operation& call) {
   const values::Derivation exchanged;
+  if (!take_for_peers(comm, call)) return fail(comm, Result::kUnhandledCudaError, kNoMemory);
   const Placed placed = place(comm, call);
   record_call(placed);
   const bool contributes = call.collective != Collective::kRecv &&

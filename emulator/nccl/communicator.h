@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -24,6 +25,8 @@ enum class Result : int {
   kInvalidUsage = 5,
   kRemoteError = 6,
 };
+
+inline constexpr const char* kNoMemory = "Cuda failure 2 'out of memory'";  // the last error then
 
 enum class Collective : std::uint8_t {
   kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kSplit
@@ -83,6 +86,7 @@ struct Communicator {
   std::unordered_map<int, StandIn> stand_ins{};  // by member
   std::uint64_t collectives = 0, derived = 0;  // made so far; communicators split or shrunk from it
   std::map<std::pair<Collective, int>, std::uint64_t> transfers{};  // point-to-point calls by direction and peer
+  std::set<int> peers{};  // members with buffers of their own (device_memory.h)
   std::vector<ScaledSum> scaled_sums{};
   std::string last_error{};
 };
@@ -90,7 +94,8 @@ struct Communicator {
 // Where the messages of a named communicator are found.
 std::uint32_t named_channel(std::uint32_t family, std::pair<int, int> pair);
 
-// A new communicator of this process, announced to its peers. Throws std::bad_alloc.
+// A new communicator of this process, announced to its peers. nullptr: the device has no memory for it. Throws
+// std::bad_alloc.
 Communicator* create_communicator(std::uint64_t id, int size, int rank);
 Communicator* find_communicator(const void* handle);  // nullptr: destroyed or foreign
 bool destroy_communicator(const void* handle);

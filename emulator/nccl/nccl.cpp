@@ -43,6 +43,15 @@ maya::HandlePool<Registration, 1 << 16>& registrations() {
   return *pool;
 }
 
+thread_local const char* creation_error = "";  // of the thread's last communicator that could not be created
+
+// The result of a call that made a communicator, or did not.
+Result hand_over(Communicator* made, void** handle) {
+  *handle = made;
+  creation_error = made ? "" : kNoMemory;
+  return made ? Result::kSuccess : Result::kUnhandledCudaError;
+}
+
 int code(Result result) { return static_cast<int>(result); }
 
 std::uint64_t id_of(const UniqueId& id) {
@@ -65,8 +74,7 @@ int create(void** handle, std::uint64_t id, int size, int rank) {
   const Call call;
   if (!handle || size < 1 || rank < 0 || rank >= size) return code(Result::kInvalidArgument);
   try {
-    *handle = create_communicator(id, size, rank);
-    return code(Result::kSuccess);
+    return code(hand_over(create_communicator(id, size, rank), handle));
   } catch (const std::exception&) {
     return code(Result::kSystemError);
   }
@@ -114,8 +122,7 @@ Result split(Communicator& parent, SplitChoice mine, void** handle) {
     ++size;
     rank += std::pair(other.key, member) < std::pair(mine.key, parent.rank);
   }
-  *handle = create_communicator(id, size, rank);
-  return Result::kSuccess;
+  return hand_over(create_communicator(id, size, rank), handle);
 }
 
 Result shrink(Communicator& parent, const int* excluded, int count, void** handle) {
@@ -129,8 +136,7 @@ Result shrink(Communicator& parent, const int* excluded, int count, void** handl
     id = maya::combine(id, static_cast<std::uint64_t>(member));
   }
   if (out(parent.rank)) return Result::kInvalidArgument;
-  *handle = create_communicator(id, size, rank);
-  return Result::kSuccess;
+  return hand_over(create_communicator(id, size, rank), handle);
 }
 
 }  // namespace
@@ -159,7 +165,7 @@ const char* ncclGetErrorString(int result) {
 
 const char* ncclGetLastError(void* comm) {
   const Communicator* found = find_communicator(comm);
-  return found ? found->last_error.c_str() : "";
+  return found ? found->last_error.c_str() : creation_error;
 }
 
 int ncclGetUniqueId(UniqueId* id) {

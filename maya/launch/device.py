@@ -24,6 +24,9 @@ def device_lines(cluster: Cluster, cuda_version: str) -> list[str]:
         "memory_bus_bits": MEMORY_BUS_BITS,
         "memory_bytes": device.memory_bytes,
         "context_bytes": device.context_bytes,
+        "nccl_bytes": device.nccl_bytes,
+        "communicator_bytes": device.communicator_bytes,
+        "peer_bytes": cluster.node.peer_bytes,
         "l2_bytes": device.l2_bytes,
         "shared_memory_per_block_optin": device.shared_memory_per_block,
         "shared_memory_per_multiprocessor": device.shared_memory_per_block + 1024,  # 1 KiB reserved a block

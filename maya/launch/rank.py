@@ -118,9 +118,10 @@ def _run_path(name: str) -> None:
 def _describe(error: BaseException) -> dict[str, Any]:
     import torch
 
-    out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    # NCCL's own, for a communicator, is none of PyTorch's allocator.
+    of_nccl = isinstance(error, torch.distributed.DistBackendError) and "out of memory" in str(error)
     return {
-        "status": "oom" if out_of_memory else "raised",
+        "status": "oom" if of_nccl or isinstance(error, torch.OutOfMemoryError) else "raised",
         "message": f"{type(error).__name__}: {error}",
         "traceback": _own_traceback(error),
     }

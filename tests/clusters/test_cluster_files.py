@@ -35,6 +35,11 @@ def test_h100_reports_what_a_real_machine_reports() -> None:
     assert device.compute_capability == (9, 0)
 
 
+def test_nccls_buffers_for_a_peer_are_those_of_its_channels() -> None:
+    assert load("dgx-h100").node.peer_bytes == 32 * 14 * 2**20
+    assert load("dgx-v100").node.peer_bytes == load("a40-8").node.peer_bytes == 2 * 14 * 2**20
+
+
 def test_64_devices_of_dgx_h100_are_8_nodes() -> None:
     cluster = load("dgx-h100")
     assert cluster.nodes(64) == 8

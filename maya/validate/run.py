@@ -56,6 +56,10 @@ class Inputs:
     examples: Path
     traces: Path
 
+    def kept(self, mapped: Mapped) -> bool:
+        """That its trace is there: nothing has to run."""
+        return TraceStore(self.traces).has(mapped, self.examples)
+
 
 def validate(
     path: Path,
@@ -103,7 +107,7 @@ def validate(
 
 def _is_kept(row: Row, inputs: Inputs) -> bool:
     mapped = map_row(row)
-    return isinstance(mapped, Unmapped) or TraceStore(inputs.traces).has(mapped, inputs.examples)
+    return isinstance(mapped, Unmapped) or inputs.kept(mapped)
 
 
 def details_path(out: Path) -> Path:
@@ -128,42 +132,41 @@ def _predictions(
             families[family(row, it)].append((row, it))
         elif row.id in wanted:
             yield _line(row, "UNMAPPED", None, it.reason), {}
+    telling = [sorted(_telling(each, wanted, inputs), key=_neighbours) for each in families.values()]
+    new = {row.id for members in telling for row, it in members if not inputs.kept(it)}
     count = workers or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(count) as recorders, ProcessPoolExecutor(count) as judges:
         recordings = [
-            [(row, it, recorders.submit(_record, it, inputs)) for row, it in sorted(members, key=_neighbours)]
-            for members in (_telling(each, wanted, inputs) for each in families.values())
+            [(row, it, recorders.submit(_record, it, inputs)) for row, it in members] for members in telling
         ]
-        _tell_of_new(itertools.chain.from_iterable(recordings), inputs, recording)
-        for members in recordings:
+        _tell_when_recorded(itertools.chain.from_iterable(recordings), new, recording)
+        for recorded in recordings:
             yield from _judged(
-                [(row, it, told.result()) for row, it, told in members], wanted, inputs, judges
+                [(row, it, told.result()) for row, it, told in recorded], wanted, inputs, judges
             )
 
 
-def _tell_of_new(
+def _tell_when_recorded(
     recordings: Iterable[tuple[Row, Mapped, Future[Any]]],
-    inputs: Inputs,
+    new: set[str],
     recording: Callable[[str, int, int], None],
 ) -> None:
-    """Calls `recording` whenever one is done that was not kept before: a family's lines wait for the last of them."""
-    store = TraceStore(inputs.traces)
-    new = [(row.id, told) for row, it, told in recordings if not store.has(it, inputs.examples)]
+    """Calls `recording` whenever one of `new` is done: a family's lines wait for the last of them."""
     done = itertools.count(1)
 
     def tell(row_id: str, _: Future[Any]) -> None:
         recording(row_id, next(done), len(new))
 
-    for row_id, told in new:
-        told.add_done_callback(partial(tell, row_id))
+    for row, _, told in recordings:
+        if row.id in new:
+            told.add_done_callback(partial(tell, row.id))
 
 
 def _telling(members: list[tuple[Row, Mapped]], wanted: set[str], inputs: Inputs) -> list[tuple[Row, Mapped]]:
     """Of a family those to be judged, and with them those that are recorded already."""
     if not any(row.id in wanted for row, _ in members):
         return []
-    store = TraceStore(inputs.traces)
-    return [(row, it) for row, it in members if row.id in wanted or store.has(it, inputs.examples)]
+    return [(row, it) for row, it in members if row.id in wanted or inputs.kept(it)]
 
 
 def _neighbours(pair: tuple[Row, Mapped]) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from maya.trace import collate
 from maya.trace.format import read_rank
 
 Launch = Callable[..., Run]
+Values = Callable[[str, int], list[Any]]
 
 TRAINING = """
 import os, torch, torch.distributed as dist
@@ -223,72 +225,57 @@ def test_too_large_an_allocation_is_out_of_memory(launch: Launch) -> None:
     assert "Tried to allocate 40.00 GiB" in run.out_of_memory.message
 
 
-NCCL = """
-import os, sys, torch, torch.distributed as dist
-torch.cuda.set_device(0)
-dist.init_process_group("nccl")
-free = lambda: torch.cuda.mem_get_info()[0]
-some = torch.zeros(4, device="cuda")
-"""
-
-
-def test_nccl_takes_memory_with_the_first_communicator_and_with_each(launch: Launch, tmp_path: Path) -> None:
-    run = launch(
-        NCCL
-        + """
-groups = [dist.new_group([0]) for _ in range(2)]
-before = free()
-for group in (None, *groups):
-    dist.all_reduce(some, group=group)
-    print(before - free(), file=open(f"{sys.argv[1]}/taken", "a"))
-dist.destroy_process_group(groups[1])
-print(before - free(), file=open(f"{sys.argv[1]}/taken", "a"))
-"""
+def test_nccl_takes_memory_with_the_first_communicator_and_with_each(values: Values) -> None:
+    (taken,) = values(
+        """
+        some = torch.zeros(4, device=device)
+        groups = [dist.new_group([0]) for _ in range(2)]
+        before, answer = torch.cuda.mem_get_info()[0], []
+        for group in (None, *groups):
+            dist.all_reduce(some, group=group)
+            answer.append(before - torch.cuda.mem_get_info()[0])
+        dist.destroy_process_group(groups[1])
+        answer.append(before - torch.cuda.mem_get_info()[0])
+        """,
+        1,
     )
-    assert run.status == "traced", run.traceback
-    device = load("dgx-h100").device
-    taken = [int(line) for line in (tmp_path / "results" / "taken").read_text().split()]
+    gpu = load("dgx-h100").device
     communicators = [1, 2, 3, 2]
-    assert taken == [device.nccl_bytes + n * device.communicator_bytes for n in communicators]
+    assert taken == [gpu.nccl_bytes + n * gpu.communicator_bytes for n in communicators]
 
 
-def test_nccl_takes_memory_for_each_peer_that_is_sent_to(launch: Launch, tmp_path: Path) -> None:
-    run = launch(
-        NCCL.replace("set_device(0)", 'set_device(int(os.environ["RANK"]))')
-        + """
-def tell():
-    torch.cuda.synchronize()
-    print(before - free(), file=open(f"{sys.argv[1]}/taken-{rank}", "a"))
-rank, world = dist.get_rank(), dist.get_world_size()
-dist.all_reduce(some)
-before = free()
-for _ in range(2):
-    if rank == 0:
-        dist.batch_isend_irecv([dist.P2POp(dist.isend, some, 1)])
-    elif rank == 1:
-        dist.batch_isend_irecv([dist.P2POp(dist.irecv, some, 0)])
-    tell()
-for _ in range(2):
-    dist.all_to_all_single(torch.zeros(world, device="cuda"), torch.zeros(world, device="cuda"))
-    tell()
-""",
+def test_nccl_takes_memory_for_each_peer_that_is_sent_to(values: Values) -> None:
+    taken = values(
+        """
+        some, all_of_it = torch.zeros(4, device=device), torch.zeros(world, device=device)
+        dist.all_reduce(some)
+        before, answer = torch.cuda.mem_get_info()[0], []
+        for _ in range(2):
+            if rank == 0:
+                dist.batch_isend_irecv([dist.P2POp(dist.isend, some, 1)])
+            elif rank == 1:
+                dist.batch_isend_irecv([dist.P2POp(dist.irecv, some, 0)])
+            answer.append(before - torch.cuda.mem_get_info()[0])
+        for _ in range(2):
+            dist.all_to_all_single(torch.zeros_like(all_of_it), all_of_it)
+            answer.append(before - torch.cuda.mem_get_info()[0])
+        """,
         3,
     )
-    assert run.status == "traced", run.traceback
-    peers = {0: [1, 1, 2, 2], 1: [1, 1, 2, 2], 2: [0, 0, 2, 2]}
-    for rank, met in peers.items():
-        taken = [int(line) for line in (tmp_path / "results" / f"taken-{rank}").read_text().split()]
-        assert taken == [number * load("dgx-h100").node.peer_bytes for number in met]
+    peers = [[1, 1, 2, 2], [1, 1, 2, 2], [0, 0, 2, 2]]
+    assert taken == [[n * load("dgx-h100").node.peer_bytes for n in met] for met in peers]
 
 
 def test_a_communicator_that_finds_no_memory_is_out_of_memory(launch: Launch) -> None:
-    run = launch(
-        NCCL
-        + """
-held = torch.empty(free() - (64 << 20), dtype=torch.uint8, device="cuda")
-dist.all_reduce(some)
-"""
-    )
+    run = launch("""
+        import torch, torch.distributed as dist
+        torch.cuda.set_device(0)
+        dist.init_process_group("nccl")
+        some = torch.zeros(4, device="cuda")
+        free = torch.cuda.mem_get_info()[0]
+        held = torch.empty(free - (64 << 20), dtype=torch.uint8, device="cuda")
+        dist.all_reduce(some)
+        """)
     device = load("dgx-h100").device
     assert run.status == "oom", run.traceback
     assert run.out_of_memory is not None

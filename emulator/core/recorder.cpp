@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -121,6 +122,20 @@ bool hashed(RecordKind kind) {
 
 bool device_work(RecordKind kind) { return kind <= RecordKind::kCollective; }
 
+bool launches_kernel(RecordKind kind) { return kind == RecordKind::kKernel || kind == RecordKind::kCollective; }
+
+// CUDA_LAUNCH_BLOCKING (CUDA Programming Guide, asynchronous concurrent execution): launches return when the kernel has
+// ended. Read at the first launch, since scripts set it for themselves; CUDA reads it when it is initialised.
+bool launch_blocking() {
+  static const bool blocking = [] {
+    const char* const value = std::getenv("CUDA_LAUNCH_BLOCKING");
+    if (!value || std::atoi(value) == 0) return false;
+    annotate("{\"note\": \"CUDA_LAUNCH_BLOCKING is set: the host waits for each kernel to end\"}");
+    return true;
+  }();
+  return blocking;
+}
+
 }  // namespace
 
 ThreadState& this_thread() {
@@ -183,7 +198,9 @@ void record(RecordKind kind, void* stream_handle, std::uint32_t op, const Record
   if (!recording()) return;
   Stream* stream = find_stream(stream_handle);
   if (stream && stream->capture && capture_record(*stream, kind, op, fields)) return;
-  append_record(kind, stream ? stream->index : 0, op, current_context(), fields);
+  RecordFields launched = fields;
+  if (launches_kernel(kind) && launch_blocking()) launched.flags |= kBlocking;
+  append_record(kind, stream ? stream->index : 0, op, current_context(), launched);
 }
 
 std::uint32_t intern_operation(std::span<const std::byte> key, const std::function<std::string()>& describe) {

@@ -75,6 +75,7 @@ class RankBuilder:
         peer: int | None = None,
         group: int = 0,
         host_ns: int = 0,
+        blocking: bool = False,
     ) -> None:
         """A collective on one of the job's communicators; `send` and `recv` name the peer's global rank."""
         shape = self._job.communicators[communicator]
@@ -90,17 +91,37 @@ class RankBuilder:
         self._parties.append(
             (own, len(self._rows), communicator, 0, place, peer_place, peer_class, len(shape.members), sends)
         )
-        self._call(RecordKind.COLLECTIVE, stream, host_ns, operation=number, group=group)
+        self._call(
+            RecordKind.COLLECTIVE, stream, host_ns, operation=number, group=group, blocking=int(blocking)
+        )
 
     def send(
-        self, communicator: int, peer: int, duration_ns: int, stream: int = 2, *, group: int = 0
+        self,
+        communicator: int,
+        peer: int,
+        duration_ns: int,
+        stream: int = 2,
+        *,
+        group: int = 0,
+        blocking: bool = False,
     ) -> None:
-        self.collective(communicator, duration_ns, stream, name="send", peer=peer, group=group)
+        self.collective(
+            communicator, duration_ns, stream, name="send", peer=peer, group=group, blocking=blocking
+        )
 
     def recv(
-        self, communicator: int, peer: int, duration_ns: int, stream: int = 2, *, group: int = 0
+        self,
+        communicator: int,
+        peer: int,
+        duration_ns: int,
+        stream: int = 2,
+        *,
+        group: int = 0,
+        blocking: bool = False,
     ) -> None:
-        self.collective(communicator, duration_ns, stream, name="recv", peer=peer, group=group)
+        self.collective(
+            communicator, duration_ns, stream, name="recv", peer=peer, group=group, blocking=blocking
+        )
 
     def _call(self, kind: RecordKind, stream: int, host_ns: int, event: int = -1, **columns: int) -> None:
         self._events.append(event)

@@ -358,6 +358,46 @@ def test_captured_graph_replays_its_records_at_each_launch(emulate: Emulate) -> 
     assert RecordKind.STREAM_WAIT_EVENT in first["kind"]
 
 
+LAUNCHES = """
+import torch
+x = torch.ones(64, device="cuda")
+host = torch.ones(64).pin_memory()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x + 1
+x @ x
+x.copy_(host, non_blocking=True)
+graph.replay()
+"""
+
+
+@pytest.mark.parametrize("value", ["1", "0", None])
+def test_launch_blocking_holds_the_host_at_each_kernel_but_at_no_copy_or_graph(
+    emulate: Emulate, value: str | None
+) -> None:
+    run = emulate(LAUNCHES, variables={"CUDA_LAUNCH_BLOCKING": value} if value else None)
+    records = run.trace.records
+    blocks, replayed = (records["flags"] & BLOCKING) != 0, (records["flags"] & GRAPH) != 0
+    kernels = (records["kind"] == RecordKind.KERNEL) & ~replayed
+    assert np.count_nonzero(kernels) >= 2 and replayed.any()
+    assert blocks[kernels].all() if value == "1" else not blocks[kernels].any()
+    assert not blocks[replayed].any() and not blocks[records["kind"] == RecordKind.MEMCPY].any()
+    assert any("CUDA_LAUNCH_BLOCKING" in remark for remark in run.trace.remarks) == (value == "1")
+
+
+def test_launch_blocking_can_be_set_by_the_script_itself(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import os
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+        import torch
+        torch.ones(64, device="cuda")
+        """
+    )
+    (fill,) = run.trace.records[run.trace.records["kind"] == RecordKind.KERNEL]
+    assert fill["flags"] & BLOCKING
+
+
 def test_capture_that_a_branch_does_not_rejoin_is_an_error(emulate: Emulate) -> None:
     run = emulate(
         """

@@ -67,7 +67,7 @@ def _records(stage: int) -> np.ndarray:
         rows.append(_row(RecordKind.STREAM_WAIT_EVENT, 7, wait=len(rows) - 1))
         rows.append(_row(RecordKind.COLLECTIVE, 7, 2, communicator=0))
     if stage == 0:
-        rows.append(_row(RecordKind.COLLECTIVE, 9, 4, communicator=1, peer_class=1))
+        rows.append(_row(RecordKind.COLLECTIVE, 9, 4, communicator=1, peer_class=1, blocking=1))
     rows.append(_row(RecordKind.DEVICE_SYNCHRONIZE))
     rows.append(_row(RecordKind.STEP))
     return np.array(rows, RECORD)

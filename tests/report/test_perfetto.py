@@ -77,7 +77,7 @@ def test_slices_carry_shape_bytes_and_provenance(events):
 
 def test_host_waits_are_slices_of_the_host_track(events):
     waits = {event["name"] for event in events if event.get("cat") == "wait"}
-    assert waits == {"cudaDeviceSynchronize", "wait for the copy"}
+    assert waits == {"cudaDeviceSynchronize", "wait for the copy", "wait for the collective"}
 
 
 def test_arrows_lead_from_recorded_work_to_the_work_that_waits(sample, events):

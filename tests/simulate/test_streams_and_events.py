@@ -184,3 +184,16 @@ def test_durations_that_are_none_are_refused(ideal_cluster: Cluster) -> None:
     for wrong in (np.array([np.nan]), np.array([-1.0]), np.array([1.0, 2.0])):
         with pytest.raises(SimulationError, match="duration"):
             simulate(job.build(), wrong, ideal_cluster)
+
+
+def test_host_that_waits_for_its_group_launches_all_of_it_first(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(2)
+    both = job.communicator(range(2))
+    for rank in job.ranks:
+        peer = 1 - rank.rank
+        rank.send(both, peer, 10, group=1, blocking=True)
+        rank.recv(both, peer, 10, group=1, blocking=True)
+        rank.kernel(5, stream=1)
+    timeline = simulate_ideal(job)
+    for rank in job.ranks:
+        assert spans(timeline, rank=rank.rank)[-1] == (10, 15)

@@ -15,6 +15,7 @@ from typing import Any
 
 from maya import __version__
 from maya.clusters.types import Cluster
+from maya.launch.device import steering_facts
 from maya.launch.environment import LAUNCH_DEFAULTS, LAUNCH_VARIABLES, emulator_library, installed_torch
 from maya.launch.types import Job
 
@@ -34,23 +35,6 @@ _VOLATILE = (
 )  # fmt: skip
 
 
-def device_facts(cluster: Cluster) -> dict[str, Any]:
-    """What of the device can change which calls a script makes; neither its clocks nor its name, nor any network."""
-    device = cluster.device
-    return {
-        "compute_capability": device.compute_capability,
-        "multiprocessors": device.multiprocessors,
-        "memory_bytes": device.memory_bytes,
-        "context_bytes": device.context_bytes,
-        "nccl_bytes": device.nccl_bytes,
-        "communicator_bytes": device.communicator_bytes,
-        "peer_bytes": cluster.node.peer_bytes,
-        "l2_bytes": device.l2_bytes,
-        "shared_memory_per_block": device.shared_memory_per_block,
-        "gpus_per_node": cluster.node.gpus,
-    }
-
-
 def job_key(job: Job, cluster: Cluster) -> str:
     """SHA-256, as hexadecimal digits, of all that is known before `job` runs. Raises OSError: no such script."""
     asked = {name: value for name, value in asdict(job).items() if name not in ("script", "timeout_s")}
@@ -59,7 +43,7 @@ def job_key(job: Job, cluster: Cluster) -> str:
         "script": None if job.module else digest(Path(job.script)),
         "path": job.script if job.module else str(Path(job.script).absolute()),
         "directory": str(Path.cwd()),
-        "device": device_facts(cluster),
+        "device": {**steering_facts(cluster), "gpus_per_node": cluster.node.gpus},
         "environment": {
             name: value for name, value in effective_environment().items() if name.startswith(_NATIVE)
         },

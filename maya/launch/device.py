@@ -9,19 +9,13 @@ from maya.clusters.types import Cluster
 MEMORY_BUS_BITS = 5120  # only the product with the clock is a datasheet figure: the bandwidth
 
 
-def device_lines(cluster: Cluster, cuda_version: str) -> list[str]:
+def steering_facts(cluster: Cluster) -> dict[str, int]:
+    """What of the device can change which calls a script makes; neither its clocks nor its name, nor any network."""
     device = cluster.device
-    major, minor = (int(part) for part in cuda_version.split(".")[:2])
-    # bandwidth = 2 (double data rate) x clock x bus width
-    memory_clock_khz = round(device.memory_bandwidth / (2 * MEMORY_BUS_BITS / 8) / 1e3)
-    values: dict[str, object] = {
-        "device_name": device.name,
+    return {
         "major": device.compute_capability[0],
         "minor": device.compute_capability[1],
         "multiprocessors": device.multiprocessors,
-        "clock_khz": round(device.clock_hz / 1e3),
-        "memory_clock_khz": memory_clock_khz,
-        "memory_bus_bits": MEMORY_BUS_BITS,
         "memory_bytes": device.memory_bytes,
         "context_bytes": device.context_bytes,
         "nccl_bytes": device.nccl_bytes,
@@ -29,6 +23,20 @@ def device_lines(cluster: Cluster, cuda_version: str) -> list[str]:
         "peer_bytes": cluster.node.peer_bytes,
         "l2_bytes": device.l2_bytes,
         "shared_memory_per_block_optin": device.shared_memory_per_block,
+    }
+
+
+def device_lines(cluster: Cluster, cuda_version: str) -> list[str]:
+    device = cluster.device
+    major, minor = (int(part) for part in cuda_version.split(".")[:2])
+    # bandwidth = 2 (double data rate) x clock x bus width
+    memory_clock_khz = round(device.memory_bandwidth / (2 * MEMORY_BUS_BITS / 8) / 1e3)
+    values: dict[str, object] = {
+        "device_name": device.name,
+        **steering_facts(cluster),
+        "clock_khz": round(device.clock_hz / 1e3),
+        "memory_clock_khz": memory_clock_khz,
+        "memory_bus_bits": MEMORY_BUS_BITS,
         "shared_memory_per_multiprocessor": device.shared_memory_per_block + 1024,  # 1 KiB reserved a block
         "driver_version": major * 1000 + minor * 10,
     }

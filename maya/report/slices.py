@@ -12,7 +12,7 @@ from maya.report.labels import DEVICE_WORK, HOST_WAITS, operator_name
 from maya.simulate.types import RankTimeline
 from maya.trace.types import Operation, RankTrace, RecordKind
 
-_WAITS_FOR_WORK = {
+_WAITS_FOR_WORK: dict[int, str] = {
     RecordKind.KERNEL: "wait for the kernel",
     RecordKind.COLLECTIVE: "wait for the collective",
     RecordKind.MEMCPY: "wait for the copy",

@@ -32,6 +32,7 @@ class RankBuilder:
     def __init__(self, job: JobBuilder, rank: int) -> None:
         self.rank = rank
         self.blocking_streams: tuple[int, ...] = ()
+        self.launch_blocking = False  # CUDA_LAUNCH_BLOCKING: of the calls made while it is set
         self._job = job
         self._rows: list[dict[str, int]] = []
         self._events: list[int] = []
@@ -75,7 +76,6 @@ class RankBuilder:
         peer: int | None = None,
         group: int = 0,
         host_ns: int = 0,
-        blocking: bool = False,
     ) -> None:
         """A collective on one of the job's communicators; `send` and `recv` name the peer's global rank."""
         shape = self._job.communicators[communicator]
@@ -91,41 +91,24 @@ class RankBuilder:
         self._parties.append(
             (own, len(self._rows), communicator, 0, place, peer_place, peer_class, len(shape.members), sends)
         )
-        self._call(
-            RecordKind.COLLECTIVE, stream, host_ns, operation=number, group=group, blocking=int(blocking)
-        )
+        self._call(RecordKind.COLLECTIVE, stream, host_ns, operation=number, group=group)
 
     def send(
-        self,
-        communicator: int,
-        peer: int,
-        duration_ns: int,
-        stream: int = 2,
-        *,
-        group: int = 0,
-        blocking: bool = False,
+        self, communicator: int, peer: int, duration_ns: int, stream: int = 2, *, group: int = 0
     ) -> None:
-        self.collective(
-            communicator, duration_ns, stream, name="send", peer=peer, group=group, blocking=blocking
-        )
+        self.collective(communicator, duration_ns, stream, name="send", peer=peer, group=group)
 
     def recv(
-        self,
-        communicator: int,
-        peer: int,
-        duration_ns: int,
-        stream: int = 2,
-        *,
-        group: int = 0,
-        blocking: bool = False,
+        self, communicator: int, peer: int, duration_ns: int, stream: int = 2, *, group: int = 0
     ) -> None:
-        self.collective(
-            communicator, duration_ns, stream, name="recv", peer=peer, group=group, blocking=blocking
-        )
+        self.collective(communicator, duration_ns, stream, name="recv", peer=peer, group=group)
 
     def _call(self, kind: RecordKind, stream: int, host_ns: int, event: int = -1, **columns: int) -> None:
         self._events.append(event)
-        self._rows.append({"kind": kind, "stream": stream, "host_ns": host_ns, **columns})
+        row = {"kind": kind, "stream": stream, "host_ns": host_ns, **columns}
+        if self.launch_blocking and kind in (RecordKind.KERNEL, RecordKind.COLLECTIVE):
+            row["blocking"] = 1
+        self._rows.append(row)
 
     def parties(self) -> NDArray[np.void]:
         """dtype PARTY: this class's side of each of its collectives."""

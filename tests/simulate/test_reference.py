@@ -47,25 +47,25 @@ def jobs(draw: st.DrawFn) -> JobBuilder:
     job = JobBuilder(world)
     everyone = job.communicator(range(world))
     blocking = draw(st.sampled_from([(), (1,), (1, 2)]))
-    waits = draw(st.booleans())  # hosts for what they do together, as with CUDA_LAUNCH_BLOCKING
+    launch_blocking = draw(st.booleans())
     for group in range(1, draw(st.integers(1, 6))):
         stream, length, together = draw(st.integers(0, 3)), draw(TIME), draw(st.integers(0, 3))
         for rank in job.ranks:
-            rank.blocking_streams = blocking
+            rank.blocking_streams, rank.launch_blocking = blocking, launch_blocking
             for _ in range(draw(st.integers(0, 3))):
                 local_call(draw, rank)
             following, previous = (rank.rank + 1) % world, (rank.rank - 1) % world
             if together == 0:
-                rank.collective(everyone, length, stream, host_ns=draw(TIME), blocking=waits)
+                rank.collective(everyone, length, stream, host_ns=draw(TIME))
             elif together == 1 and world > 1:
-                rank.send(everyone, following, length, stream, group=group, blocking=waits)
-                rank.recv(everyone, previous, draw(TIME), stream, group=group, blocking=waits)
+                rank.send(everyone, following, length, stream, group=group)
+                rank.recv(everyone, previous, draw(TIME), stream, group=group)
             elif together == 3 and world > 1:
-                rank.send(everyone, following, length, stream, blocking=waits)
-                rank.recv(everyone, previous, draw(TIME), stream, blocking=waits)
+                rank.send(everyone, following, length, stream)
+                rank.recv(everyone, previous, draw(TIME), stream)
             elif together == 2 and world > 1 and rank.rank < 2:
                 direction = rank.send if rank.rank == 0 else rank.recv
-                direction(everyone, 1 - rank.rank, length, stream, blocking=waits)
+                direction(everyone, 1 - rank.rank, length, stream)
     for rank in job.ranks:
         rank.step(host_ns=draw(TIME))
     return job

@@ -191,8 +191,9 @@ def test_host_that_waits_for_its_group_launches_all_of_it_first(simulate_ideal: 
     both = job.communicator(range(2))
     for rank in job.ranks:
         peer = 1 - rank.rank
-        rank.send(both, peer, 10, group=1, blocking=True)
-        rank.recv(both, peer, 10, group=1, blocking=True)
+        rank.launch_blocking = True
+        rank.send(both, peer, 10, group=1)
+        rank.recv(both, peer, 10, group=1)
         rank.kernel(5, stream=1)
     timeline = simulate_ideal(job)
     for rank in job.ranks:

@@ -131,9 +131,10 @@ def _cluster(row: Row) -> Cluster:
     for key, fabric in FABRICS.items():
         if key in row.source:
             node = node.model_copy(update=fabric)
-    for key, (since, share) in REACHED_SINCE.items():
-        if key in row.source and date_of(row) >= since:
-            node = reaching(node, share)
+    for key, periods in REACHED_SINCE.items():
+        for since, share in periods:
+            if key in row.source and date_of(row) >= since:
+                node = reaching(node, share)
     return cluster.model_copy(
         update={
             "node": node,
@@ -245,7 +246,10 @@ FABRICS: dict[str, dict[str, Any]] = {
     "internevo": {"nics": 4, "nic": Link(kind="roce", bandwidth=100 * _GBIT, latency_s=4e-6)},
 }
 
-# The share of its NICs' rate that a network reached from a day on, fitted on the fit share's rows since
-# (scripts/fit/network). The 5.07 GB/s of Jean Zay's A100s were measured before 2022-02-25, and no figure is stated of
-# later. Those of its V100s are of May 2021; its network is known to have been broken for days then (docs/accuracy.md).
-REACHED_SINCE = {"bigscience_bloom": ("02-25", 0.17), "bigscience_v100": ("07-10", 0.02)}
+# The share of its NICs' rate that a network reached from a day on until the next, fitted on the fit share's rows of
+# these days (scripts/fit/network). The 5.07 GB/s of Jean Zay's A100s are of January 2022. Those of its V100s are of
+# May 2021; its network is known to have been broken for days then (docs/accuracy.md).
+REACHED_SINCE = {
+    "bigscience_bloom": (("02-20", 0.14), ("02-25", 0.4)),
+    "bigscience_v100": (("07-10", 0.02),),
+}

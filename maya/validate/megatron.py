@@ -28,6 +28,10 @@ def megatron_arguments(row: Row) -> tuple[str, ...]:
 
 def megatron_environment(row: Row) -> dict[str, str]:
     """Variables that the source states."""
+    if "BLOOM" in row.text("framework"):
+        # Without it models of more than 100 billion parameters hung ("dealing with JZ hanging on the large model" in
+        # the chronicles, before all topologies that were timed; and in every training script).
+        return {"CUDA_LAUNCH_BLOCKING": "1"}
     if not _functional_test(row):
         return {}
     return {name: str(value) for name, value in _stated(row, "environment").items()}

@@ -19,12 +19,14 @@ from maya.trace.types import (
 
 Category = Literal["compute", "communication", "copy"]
 
-DEVICE_WORK: tuple[int, ...] = (
-    RecordKind.KERNEL,
-    RecordKind.MEMCPY,
-    RecordKind.MEMSET,
-    RecordKind.COLLECTIVE,
-)
+# What the host waits for in a call that returns when its work is done.
+WORK_WAITS: dict[int, str] = {
+    RecordKind.KERNEL: "wait for the kernel",
+    RecordKind.MEMCPY: "wait for the copy",
+    RecordKind.MEMSET: "wait for the fill",
+    RecordKind.COLLECTIVE: "wait for the collective",
+}
+DEVICE_WORK = tuple(WORK_WAITS)
 HOST_WAITS: dict[int, str] = {
     RecordKind.EVENT_SYNCHRONIZE: "cudaEventSynchronize",
     RecordKind.STREAM_SYNCHRONIZE: "cudaStreamSynchronize",

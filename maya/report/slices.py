@@ -8,16 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.report.labels import DEVICE_WORK, HOST_WAITS, operator_name
+from maya.report.labels import DEVICE_WORK, HOST_WAITS, WORK_WAITS, operator_name
 from maya.simulate.types import RankTimeline
-from maya.trace.types import Operation, RankTrace, RecordKind
+from maya.trace.types import Operation, RankTrace
 
-_WAITS_FOR_WORK: dict[int, str] = {
-    RecordKind.KERNEL: "wait for the kernel",
-    RecordKind.COLLECTIVE: "wait for the collective",
-    RecordKind.MEMCPY: "wait for the copy",
-    RecordKind.MEMSET: "wait for the fill",
-}
 _ADJACENT_NS = 1000  # host work of one operator with less in between is one slice
 
 
@@ -45,7 +39,7 @@ def host_slices(
                 yield working
             working = HostSlice(begin, max(begin, issued), name, waits=False)
         free = working.end
-        wait = HOST_WAITS.get(kind) or (_WAITS_FOR_WORK.get(kind) if blocking else None)
+        wait = HOST_WAITS.get(kind) or (WORK_WAITS.get(kind) if blocking else None)
         since = max(free, start if kind in HOST_WAITS else issued)
         if wait and end > since:
             if working.end > working.begin:

@@ -131,10 +131,9 @@ def _cluster(row: Row) -> Cluster:
     for key, fabric in FABRICS.items():
         if key in row.source:
             node = node.model_copy(update=fabric)
-    for key, periods in REACHED_SINCE.items():
-        for since, share in periods:
-            if key in row.source and date_of(row) >= since:
-                node = reaching(node, share)
+    for (key, since), share in REACHED_SINCE.items():
+        if key in row.source and date_of(row) >= since:
+            node = reaching(node, share)
     return cluster.model_copy(
         update={
             "node": node,
@@ -250,6 +249,7 @@ FABRICS: dict[str, dict[str, Any]] = {
 # these days (scripts/fit/network). The 5.07 GB/s of Jean Zay's A100s are of January 2022. Those of its V100s are of
 # May 2021; its network is known to have been broken for days then (docs/accuracy.md).
 REACHED_SINCE = {
-    "bigscience_bloom": (("02-20", 0.14), ("02-25", 0.4)),
-    "bigscience_v100": (("07-10", 0.02),),
+    ("bigscience_bloom", "02-20"): 0.14,
+    ("bigscience_bloom", "02-25"): 0.4,
+    ("bigscience_v100", "07-10"): 0.02,
 }

@@ -29,6 +29,7 @@ _AUXILIARY = re.compile(r"flash_bwd_(?:dot_do_o|convert_d)|flash_fwd_splitkv_com
 # Of the memory-efficient kernels in fp32, over the same share of the vector units' rate: one shape on an H200, forward
 # and backward (gpt_124m_fp32 of scripts/measure).
 _FP32_TIMES = 0.24
+_BOTH_PASSES = "scripts/measure"  # how the sources of fits begin that saw backward passes
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,13 @@ def _keys(kernel: Kernel, queries: int, backward: bool) -> int:
 
 
 def estimate_attention(attention: Attention, device: Device) -> tuple[float, Provenance]:
-    """Seconds of one pass. What no fit has seen (backward passes but cuDNN's, fp32) is answered as a roofline."""
+    """Seconds of one pass. What no fit has seen (fp32, backward passes where tables have none) is answered as a
+    roofline."""
     fit = fit_for("attention", device, attention.engine)
     seconds = pass_seconds(attention, device, fit.coefficients)
     if attention.engine == "efficient_fp32":
         return seconds * (_FP32_TIMES * device.tensor_flops / device.vector_flops), Provenance.ROOFLINE
-    fitted = not attention.backward or fit.variant == "cudnn"
+    fitted = not attention.backward or fit.source.startswith(_BOTH_PASSES)
     return seconds, fit.provenance if fitted else Provenance.ROOFLINE
 
 

@@ -27,7 +27,9 @@ def jobs() -> dict[str, list[str]]:
 
 
 def test_every_job_has_its_script() -> None:
-    assert all((ROOT / command[0]).is_file() for command in jobs().values())
+    for words in jobs().values():
+        script = next(word for word in words if "=" not in word)
+        assert (ROOT / script).is_file()
 
 
 @pytest.mark.parametrize("device", DEVICES)

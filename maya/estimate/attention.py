@@ -29,7 +29,6 @@ _AUXILIARY = re.compile(r"flash_bwd_(?:dot_do_o|convert_d)|flash_fwd_splitkv_com
 # Of the memory-efficient kernels in fp32, over the same share of the vector units' rate: one shape on an H200, forward
 # and backward (gpt_124m_fp32 of scripts/measure).
 _FP32_TIMES = 0.24
-_BOTH_PASSES = "scripts/measure"  # how the sources of fits begin that saw backward passes
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def estimate_attention(attention: Attention, device: Device) -> tuple[float, Pro
     seconds = pass_seconds(attention, device, fit.coefficients)
     if attention.engine == "efficient_fp32":
         return seconds * (_FP32_TIMES * device.tensor_flops / device.vector_flops), Provenance.ROOFLINE
-    fitted = not attention.backward or fit.source.startswith(_BOTH_PASSES)
+    fitted = not attention.backward or fit.both_passes
     return seconds, fit.provenance if fitted else Provenance.ROOFLINE
 
 

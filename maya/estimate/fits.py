@@ -45,6 +45,7 @@ class Fit:
     source: str
     licence: str
     error: dict[str, Any]  # cross-validated: what was left out, how many points, relative errors
+    both_passes: bool = False  # of attention: backward passes were fitted, too
     own: bool = True
 
     @property
@@ -65,6 +66,7 @@ def entries(family: str) -> tuple[Fit, ...]:
             source=entry["source"],
             licence=entry["licence"],
             error=entry["error"],
+            both_passes=entry.get("both_passes", False),
         )
         for entry in content["entries"]
     )

@@ -4,11 +4,13 @@ The machine's speed is measured beside a job's ranks (launch/pace.py), but by ot
 same script recorded again and again, host time so scaled still scatters (`CallTimes.recording`). Its own calls tell
 better how disturbed a recording was. A call that comes after the same few others does the same Python and the same
 PyTorch in whatever script, so what it took is compared with what it takes: after the same eight where that is known,
-else after fewer, which say less. The weighted median of all these tells of the recording, and a script whose own code
-makes some of its calls slow or quick keeps them so. What scripts differ in all the same (`CallTimes.script`) is theirs,
-not the recording's: what is taken out is the recording's share as it is to be expected, given the sum of both. Most
-scripts differ by less than recordings do; an odd one differs by a lot more, as where the same kernels lie behind
-distributed tensors, which take seven times the host time, and that no recording would explain: it stays.
+else after fewer, which say less and count less. The weighted median of all these tells of the recording, and a script
+whose own code makes some of its calls slow or quick keeps them so. What scripts differ in all the same
+(`CallTimes.script`) is theirs, not the recording's: what is taken out is the recording's share as it is to be expected,
+given the sum of both, and that a machine's measured speed is less sure than how recordings on it differ (`MACHINE`).
+Scripts like those of the table differ by less than recordings do; others, known after fewer calls, by more, and an odd
+one by a lot more, as where the same kernels lie behind distributed tensors, which take seven times the host time: that
+stays.
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ TABLE = Path(__file__).parent / "fits" / "host_calls.npz"
 
 BEFORE = (8, 3, 1)  # calls that come before a like one; the first of these that is known counts
 LEAST_KNOWN = 0.1  # share of a recording's host time in known calls, of which the table says something
-# Standard deviations of logarithms: of the speed of a machine that was not measured, a factor of two; and of scripts
-# that are like no other, with their share.
+# Standard deviations of logarithms: of a machine's measured speed, from one kind of machine to another (on one that the
+# table is not of, calls of 131 scripts took 0.22 less than it said: docs/accuracy.md); of the speed of one that was not
+# measured, a factor of two; and of scripts that are like no other, with their share.
+MACHINE = 0.2
 UNKNOWN_SPEED = 0.7
 ODD_SCRIPT, ODD = 1.0, 0.05
 
@@ -57,13 +61,22 @@ class CallTimes:
     recording: float
     script: tuple[float, ...]
 
-    def of_recording(self, log: float, known: NDArray[np.float64], recording: float | None = None) -> float:
-        """What of `log` is to be expected of the recording; `log` and `known` [BEFORE] as of `slowness`. `recording`:
-        None for the times' own."""
-        script = float((known * np.square(self.script)).sum() / known.sum())
-        return float(
-            of_noise(np.array(log), self.recording if recording is None else recording, np.array(script))
-        )
+    def of_recording(self, log: float, known: NDArray[np.float64], noise: float) -> float:
+        """What of `log` is to be expected of the recording; `log` and `known` [BEFORE] as of `slowness`. `noise`:
+        standard deviation of recordings' logarithms."""
+        script = known.sum() / (known * self.weights).sum()
+        return float(of_noise(np.array(log), noise, script))
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """[BEFORE] Of what calls say: the inverse of the variance from script to script."""
+        weights: NDArray[np.float64] = np.array(self.script) ** -2.0
+        return weights
+
+    def noise(self, measured: bool, recordings: float = 1.0) -> float:
+        """Standard deviation of the logarithm of how slow so many recordings on one machine are on average; `measured`:
+        whether its speed was, which errs alike in them all."""
+        return math.hypot(self.recording / math.sqrt(recordings), MACHINE) if measured else UNKNOWN_SPEED
 
     def write(self, path: Path) -> None:
         np.savez_compressed(
@@ -118,14 +131,8 @@ def undisturbed(trace: JobTrace, times: CallTimes | None = None) -> Undisturbed:
     log, known, unknown = told(trace, tally(trace), times)
     if unknown:
         return Undisturbed(trace, (as_recorded(trace, unknown),))
-    factor = factor_of(trace, times, log, known)
+    factor = math.exp(-times.of_recording(log, known, times.noise(trace.host_speed is not None)))
     return at(trace, tuple(_scaled(rank, factor) for rank in trace.ranks), factor)
-
-
-def factor_of(trace: JobTrace, times: CallTimes, log: float, known: NDArray[np.float64]) -> float:
-    """What takes the recording's share of `log` out of host time; `log` and `known` as of `slowness`."""
-    noise = UNKNOWN_SPEED if trace.host_speed is None else times.recording
-    return math.exp(-times.of_recording(log, known, noise))
 
 
 def at(
@@ -191,13 +198,15 @@ def slowness(job: Tally, times: CallTimes) -> tuple[float, NDArray[np.float64]]:
     so many before them [BEFORE]); zeros where none is."""
     known = np.zeros(len(BEFORE))
     took: NDArray[np.float64] = np.full(len(job.share), np.nan)
+    weight = job.share.copy()
     for number, alike in enumerate(job.alike.T if len(times.alike) else ()):
         place, found = places(times.alike, alike)
         found &= np.isnan(took)
         took[found] = np.log(job.host_ns[found] / times.host_ns[place[found]])
         known[number] = job.share[found].sum()
+        weight[found] *= times.weights[number]
     told = ~np.isnan(took)
-    return weighted_median(took[told], job.share[told]) if told.any() else 0.0, known
+    return weighted_median(took[told], weight[told]) if told.any() else 0.0, known
 
 
 def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:

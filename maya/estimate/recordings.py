@@ -23,7 +23,6 @@ from maya.estimate.host import (
     Undisturbed,
     as_recorded,
     at,
-    factor_of,
     identities,
     of_noise,
     shipped,
@@ -164,7 +163,8 @@ class ScriptTimes:
         log, known, unlike = told(trace, tally(trace, alike_of), self.times)
         if unlike:
             return undisturbed(trace)
-        factor = factor_of(trace, self.times, log, known)
+        noise = UNKNOWN_SPEED if trace.host_speed is None else DISTURBANCE
+        factor = math.exp(-self.times.of_recording(log, known, noise))
         ranks = tuple(
             self._call_by_call(rank, alike[:, 0], factor)
             for rank, alike in zip(trace.ranks, alike_of, strict=True)
@@ -198,6 +198,6 @@ def _level(recordings: Sequence[Recording], times: CallTimes) -> tuple[float, st
     if not known:
         return 0.0, slowness[0][2]
     measured = all(each.measured for each in recordings)  # else one machine's speed is in them all
-    noise = times.recording * math.sqrt(MEDIAN / len(known)) if measured else UNKNOWN_SPEED
+    noise = times.noise(measured, len(known) / MEDIAN)
     shares = np.mean([shares for _, shares in known], axis=0)
     return times.of_recording(float(np.median([log for log, _ in known])), shares, noise), ""

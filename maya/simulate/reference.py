@@ -77,6 +77,7 @@ class _Rank:
     host_rank: int
     groups: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (group, stream) -> rows
     streams: dict[int, deque[_Item]] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)  # stream -> when what was last on it ended
     recorded: set[tuple[int, int]] = field(default_factory=set)  # (iteration, row) of events
     busy: dict[str, int] = field(default_factory=lambda: {"work": 0, "communication": 0, "moving": 0})
     touched: int = 0
@@ -111,6 +112,7 @@ class Reference:
         *,
         launch_call: int = 0,
         launch_latency: int = 0,
+        completion_latency: int = 0,
         queue_depth: int = 1024,
         network: Network | None = None,
         collective_occupies: int = 0,
@@ -124,6 +126,7 @@ class Reference:
         self.demands = (in_units(trace, demand).astype(np.int64) * DEMAND_UNIT).tolist()
         self.durations = [*durations_ns.tolist(), 0]
         self.iterations = iterations
+        self.completion_latency = completion_latency
         self.launch_call, self.launch_latency, self.queue_depth = launch_call, launch_latency, queue_depth
         self.ranks = [self._rank(trace, index) for index in range(len(trace.ranks))]
         self.parties: dict[int, list[tuple[_Rank, int]]] = {}
@@ -246,17 +249,29 @@ class Reference:
             self._advance(rank)
         yield 0 if call["graph"] else self.launch_call, lambda: True
         if call["blocking"]:
-            yield 0, lambda: item.done
+            yield 0, lambda: item.done and self._hears(self.end[rank.index][iteration, row])
 
     def _condition(self, rank: _Rank, iteration: int, call: dict[str, int], row: int) -> Callable[[], bool]:
         match RecordKind(call["kind"]):
             case RecordKind.EVENT_SYNCHRONIZE:
-                return lambda: self._is_recorded(rank, iteration, call, row)
+                return lambda: self._hears_of_event(rank, iteration, call, row)
             case RecordKind.STREAM_SYNCHRONIZE:
-                return lambda: not rank.streams.get(call["stream"])
+                return lambda: self._hears_of_stream(rank, call["stream"])
             case RecordKind.DEVICE_SYNCHRONIZE:
-                return lambda: not any(rank.streams.values())
+                return lambda: all(self._hears_of_stream(rank, stream) for stream in rank.streams)
         return lambda: True
+
+    def _hears(self, ended: int) -> bool:
+        return bool(ended + self.completion_latency <= self.now)
+
+    def _hears_of_stream(self, rank: _Rank, stream: int) -> bool:
+        return not rank.streams.get(stream) and (stream not in rank.ended or self._hears(rank.ended[stream]))
+
+    def _hears_of_event(self, rank: _Rank, iteration: int, call: dict[str, int], row: int) -> bool:
+        before = iteration - (call["wait"] > row)
+        return self._is_recorded(rank, iteration, call, row) and (
+            call["wait"] < 0 or before < 0 or self._hears(self.end[rank.index][before, call["wait"]])
+        )
 
     def _next_call(self, rank: _Rank) -> None:
         assert rank.host is not None
@@ -346,7 +361,10 @@ class Reference:
         if call["kind"] == RecordKind.EVENT_RECORD:
             rank.recorded.add((item.iteration, item.row))
         self._piece_ended(item.iteration)
+        rank.ended[call["stream"]] = self.now
         self._resume_host(rank)
+        if self.completion_latency:
+            self._schedule(self.now + self.completion_latency, self._resume_host, rank)
         if call["kind"] in _DEVICE_WORK:
             self._advance(rank)
 

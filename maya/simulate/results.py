@@ -18,11 +18,11 @@ from maya.trace.types import Collective, JobTrace, Kernel, Memcpy, Memset, Opera
 
 MILLISECOND_NS = 1_000_000
 _WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
-_STRETCHES = {Stretch.LAUNCH: "launch", Stretch.HOST: "host"}
+_STRETCHES = {Stretch.LAUNCH: "launch", Stretch.HOST: "host", Stretch.COMPLETION: "completion"}
 
 
 def critical_path_s(trace: JobTrace, timeline: Timeline) -> dict[str, float]:
-    """Seconds of the critical path by kind of operation (kinds.KINDS), "host" and "launch"; largest first.
+    """Seconds of the critical path by kind (kinds.KINDS), "host", "launch" and "completion"; largest first.
 
     They sum to the iteration: at each moment the path is at what everything after it waited for. Empty
     without a timeline.

@@ -89,8 +89,16 @@ def simulate_without_host(
 ) -> Timeline:
     """The same job with hosts that take no time, without a timeline: what is left is the devices' own."""
     instant = cluster.model_copy(update={"host_speed": float("inf")})
+    free = HostCosts(completion_s=0.0)
     return simulate(
-        trace, durations_s, instant, iterations, network=network, demand=demand, keep_timeline=False
+        trace,
+        durations_s,
+        instant,
+        iterations,
+        host=free,
+        network=network,
+        demand=demand,
+        keep_timeline=False,
     )
 
 
@@ -103,6 +111,7 @@ def _scalars(program: Program, cluster: Cluster, host: HostCosts, iterations: in
         "queue_depth": host.queue_depth,
         "launch_call": _nanoseconds(host.launch_s / cluster.host_speed),
         "launch_latency": _nanoseconds(device.launch_latency_s),
+        "completion_latency": _nanoseconds(host.completion_s),
         "collective_occupies": multiprocessors(device.nccl_channels, device),
         "transfer_occupies": multiprocessors(TRANSFER_CHANNELS, device),
     }

@@ -184,15 +184,15 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # Of the measured hosts over the reference host, and of their software over PyTorch 2.11 with torch.compile where it is
 # older, by source, device and the host's software: fitted on the fit share where it has three rows (scripts/fit/host).
 HOST_SPEEDS = {
-    ("vtrain", "a100_sxm", ""): 0.339,  # Megatron-DeepSpeed of 2021 with TorchScript
-    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.285,
-    ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.354,
+    ("vtrain", "a100_sxm", ""): 0.377,  # Megatron-DeepSpeed of 2021 with TorchScript
+    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.273,
+    ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.346,
     ("megatron_lm_golden", "a100_sxm", "25.05"): 0.229,
     ("megatron_lm_golden", "a100_sxm", "25.06, parts"): 0.354,
 }
 # Of software without a speed of its own that keeps experts or contexts in parts, over a cluster's speed: the geometric
 # mean of both that have one, over their cluster's 0.30 (scripts/fit/host).
-PARTS = 1.18
+PARTS = 1.17
 
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
 # llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too

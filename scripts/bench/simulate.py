@@ -116,6 +116,7 @@ def compare(
         2,
         launch_call=LAUNCH_NS,
         launch_latency=round(cluster.device.launch_latency_s * 1e9),
+        completion_latency=round(costs.completion_s * 1e9),
         network=network,
         collective_occupies=multiprocessors(cluster.device.nccl_channels, cluster.device),
         transfer_occupies=multiprocessors(TRANSFER_CHANNELS, cluster.device),

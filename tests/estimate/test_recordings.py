@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from maya.estimate.host import BEFORE, CallTimes
-from maya.estimate.recordings import Calls, Recording, ScriptTimes
+from maya.estimate.recordings import MEDIAN, Calls, Recording, ScriptTimes
 from maya.trace.pipelines import Pipeline
 from maya.trace.types import JobTrace
 
@@ -102,14 +102,13 @@ def test_a_configuration_like_no_other_stays_as_it_is(slower: float) -> None:
     assert host_s(script_of(jobs).undisturbed(jobs[-1]).trace) == pytest.approx(host_s(jobs[-1]), rel=0.1)
 
 
-def test_what_all_have_in_common_is_the_script_s_the_more_of_them_there_are() -> None:
+@pytest.mark.parametrize("count", [2, 8, 64])
+def test_what_all_have_in_common_is_the_machine_s_but_for_what_scripts_differ_in(count: int) -> None:
     times = times_of(a_job(), RECORDING)
-    left = [
-        np.log(host_s(script_of([a_job(1.2)] * count, times).undisturbed(a_job(1.2)).trace) / host_s(a_job()))
-        for count in (2, 8, 64)
-    ]
-    assert left == sorted(left)
-    assert left[0] > 0.5 * np.log(1.2) and left[-1] == pytest.approx(np.log(1.2), rel=0.05)
+    noise = times.noise(True, count / MEDIAN) ** 2
+    script = times.script[0] ** 2
+    trace = script_of([a_job(1.2)] * count, times).undisturbed(a_job(1.2)).trace
+    assert host_s(trace) == pytest.approx(host_s(a_job()) * 1.2 ** (script / (noise + script)), rel=0.02)
 
 
 def test_of_a_machine_whose_speed_is_not_known_the_calls_tell_it_however_many_there_are() -> None:

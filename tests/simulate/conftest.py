@@ -38,7 +38,7 @@ def simulate_ideal(ideal_cluster: Cluster) -> Simulate:
             job.durations_s,
             ideal_cluster,
             iterations,
-            host=HostCosts(launch_s=0.0, queue_depth=queue_depth),
+            host=HostCosts(launch_s=0.0, completion_s=0.0, queue_depth=queue_depth),
             demand=np.full(len(job.durations_s), demand),
             buffered_bytes=buffered_bytes,
         )

@@ -34,7 +34,7 @@ def durations_of(trace: JobTrace, job: JobBuilder) -> np.ndarray:
 
 
 def run(trace: JobTrace, job: JobBuilder, cluster: Cluster) -> Timeline:
-    return simulate(trace, durations_of(trace, job), cluster, host=HostCosts(launch_s=0.0))
+    return simulate(trace, durations_of(trace, job), cluster, host=HostCosts(launch_s=0.0, completion_s=0.0))
 
 
 @settings(max_examples=60)

@@ -46,7 +46,9 @@ def run(
         operation.bytes * 1e-9 for operation in trace.operations[len(job.durations_s):]  # type: ignore[union-attr]
     ])  # fmt: skip
     network = network_of(trace, cluster, use)
-    return simulate(trace, seconds, cluster, iterations, host=HostCosts(launch_s=0.0), network=network)
+    return simulate(
+        trace, seconds, cluster, iterations, host=HostCosts(launch_s=0.0, completion_s=0.0), network=network
+    )
 
 
 def rings(

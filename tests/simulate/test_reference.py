@@ -100,6 +100,7 @@ def networks(draw: st.DrawFn, transfers: int = 64) -> Network:
     job=jobs(),
     costs=COSTS,
     latency=st.sampled_from([0, 4]),
+    completion=st.sampled_from([0, 3]),
     network=st.none() | networks(),
     channels=st.sampled_from([0, 16, 100]),
     buffered=BUFFERS,
@@ -110,6 +111,7 @@ def test_native_core_equals_the_reference(
     job: JobBuilder,
     costs: tuple[int, int],
     latency: int,
+    completion: int,
     network: Network | None,
     channels: int,
     buffered: int,
@@ -125,6 +127,7 @@ def test_native_core_equals_the_reference(
         np.rint(job.durations_s * 1e9).astype(np.int64),
         launch_call=launch,
         launch_latency=latency,
+        completion_latency=completion,
         queue_depth=depth,
         network=network,
         collective_occupies=multiprocessors(channels, device),
@@ -132,7 +135,7 @@ def test_native_core_equals_the_reference(
         buffered_bytes=buffered,
         demand=demand,
     )
-    host = HostCosts(launch_s=launch * 1e-9, queue_depth=depth)
+    host = HostCosts(launch * 1e-9, completion * 1e-9, depth)
 
     def native() -> Timeline:
         return simulate(
@@ -167,7 +170,7 @@ def test_nothing_happens_before_its_cause(
     ideal_cluster: Cluster, job: JobBuilder, network: Network | None, costs: tuple[int, int], buffered: int
 ) -> None:
     trace = job.build()
-    host = HostCosts(launch_s=costs[0] * 1e-9, queue_depth=costs[1])
+    host = HostCosts(costs[0] * 1e-9, 3e-9, costs[1])
 
     def timeline_of() -> Timeline:
         return simulate(

@@ -56,7 +56,9 @@ def test_a_launch_bound_job_has_its_host_on_the_critical_path(ideal_cluster: Clu
     for _ in range(10):
         job.ranks[0].kernel(5, host_ns=50)
     job.ranks[0].step()
-    timeline = simulate(job.build(), job.durations_s, ideal_cluster, host=HostCosts(launch_s=20e-9))
+    timeline = simulate(
+        job.build(), job.durations_s, ideal_cluster, host=HostCosts(launch_s=20e-9, completion_s=0.0)
+    )
     assert nanoseconds(critical_path_s(job.build(), timeline)) == {"host": 700}
 
 
@@ -125,7 +127,7 @@ def predicted(job: JobBuilder, cluster: Cluster) -> Prediction:
     trace, count = job.build(), len(job.durations_s)
     estimates = Estimates(job.durations_s, np.full(count, Provenance.LEARNED, np.uint8), np.zeros(count))
     network = no_network(max(int(rank.records["rendezvous"].max()) for rank in trace.ranks) + 1)
-    timeline = simulate(trace, job.durations_s, cluster, host=HostCosts(launch_s=0.0))
+    timeline = simulate(trace, job.durations_s, cluster, host=HostCosts(launch_s=0.0, completion_s=0.0))
     without_host = simulate_without_host(trace, job.durations_s, cluster, 3, network)
     return summarise(trace, timeline, estimates, cluster, without_host)
 

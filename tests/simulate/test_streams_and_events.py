@@ -9,6 +9,7 @@ import pytest
 
 from maya.clusters import Cluster
 from maya.simulate import HostCosts, SimulationError, simulate
+from maya.simulate.results import critical_path_s
 from maya.simulate.types import Activity, Timeline
 from maya.trace.build import JobBuilder
 
@@ -145,6 +146,49 @@ def test_launch_latency_and_host_speed(ideal_cluster: Cluster) -> None:
     timeline = simulate(job.build(), job.durations_s, cluster, 1, host=HostCosts(launch_s=2e-6))
     assert timeline.ranks[0].issued.tolist() == [[500, 2000]]
     assert timeline.ranks[0].start.tolist() == [[5500, 7000]]
+
+
+@pytest.mark.parametrize(
+    ("host_ns", "ends"), [(0, 140), (100, 140), (120, 140), (139, 140), (140, 140), (300, 300)]
+)
+@pytest.mark.parametrize("call", ["event", "stream", "device"])
+def test_a_wait_ends_a_while_after_the_work(
+    ideal_cluster: Cluster, call: str, host_ns: int, ends: int
+) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    rank.kernel(100, stream=1)
+    rank.event_record(0, stream=1)
+    match call:
+        case "event":
+            rank.event_synchronize(0, host_ns=host_ns)
+        case "stream":
+            rank.stream_synchronize(1, host_ns=host_ns)
+        case _:
+            rank.device_synchronize(host_ns=host_ns)
+    rank.kernel(10, stream=1)
+    timeline = simulate(job.build(), job.durations_s, ideal_cluster, 1, host=HostCosts(0.0, 40e-9))
+    assert timeline.ranks[0].end[0, 2] == timeline.ranks[0].start[0, 3] == ends
+
+
+def test_a_launch_that_blocks_returns_a_while_after_its_kernel(ideal_cluster: Cluster) -> None:
+    job = JobBuilder(1)
+    for _ in range(2):
+        job.ranks[0].kernel(100, blocking=True)
+    timeline = simulate(job.build(), job.durations_s, ideal_cluster, 2, host=HostCosts(0.0, 40e-9))
+    assert timeline.ranks[0].start.tolist() == [[0, 140], [280, 420]]
+    trace = job.build()
+    path = critical_path_s(trace, timeline)
+    assert path == pytest.approx({"elementwise": 200e-9, "completion": 80e-9})
+
+
+def test_a_full_queue_is_not_waited_for_longer_than_it_is_full(ideal_cluster: Cluster) -> None:
+    job = JobBuilder(1)
+    for _ in range(3):
+        job.ranks[0].kernel(10)
+    timeline = simulate(job.build(), job.durations_s, ideal_cluster, 1, host=HostCosts(0.0, 40e-9, 1))
+    assert timeline.ranks[0].issued.tolist() == [[0, 0, 10]]
+    assert timeline.ranks[0].start.tolist() == [[0, 10, 20]]
 
 
 def test_streams_of_pytorch_ignore_the_default_stream(simulate_ideal: Simulate) -> None:

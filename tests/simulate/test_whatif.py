@@ -25,7 +25,7 @@ def run(job: JobBuilder, what_if: WhatIf, cluster: Cluster) -> Timeline:
     seconds = np.array([
         known[op] if op in known else op.bytes * 1e-9 for op in trace.operations  # type: ignore[union-attr]
     ])  # fmt: skip
-    host = HostCosts(launch_s=0.0)
+    host = HostCosts(launch_s=0.0, completion_s=0.0)
     return simulate(trace, what_if.durations(trace, seconds), what_if.cluster(cluster), host=host)
 
 

@@ -71,6 +71,7 @@ Program program_of(const nb::dict& fields) {
   from.read("queue_depth", program.queue_depth);
   from.read("launch_call", program.launch_call);
   from.read("launch_latency", program.launch_latency);
+  from.read("completion_latency", program.completion_latency);
   from.read("collective_occupies", program.collective_occupies);
   from.read("transfer_occupies", program.transfer_occupies);
   return program;

@@ -46,7 +46,8 @@ class Engine::PathWalk {
       return true;
     }
     add(now_ - engine_.program_.launch_latency, Stretch::kLaunch);
-    if (waited_in_call()) return true;
+    const bool of_itself = engine_.causes_.resumed[here()] == here() + 1;  // a launch that blocked, and comes later
+    if (!of_itself && waited_in_call()) return true;
     add(engine_.results_.issued[here()] - call.host, Stretch::kHost);
     return false;
   }
@@ -70,10 +71,13 @@ class Engine::PathWalk {
     return true;
   }
 
-  // Goes to the work whose end, right now, the host waited for in the current call.
+  // Goes to the work whose end the host waited for in the current call, and hears of right now.
   bool waited_in_call() {
     const Place by = engine_.causes_.resumed[here()];
-    if (by == 0 || engine_.results_.end[by - 1] != now_) return false;
+    if (by == 0) return false;
+    const Nanoseconds ended = engine_.results_.end[by - 1];
+    if (ended != now_ && ended + engine_.program_.completion_latency != now_) return false;
+    add(ended, Stretch::kCompletion);
     at(by);
     return true;
   }

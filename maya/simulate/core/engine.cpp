@@ -163,7 +163,7 @@ bool Engine::put_into_stream(Rank& rank, const Call& call) {
   Stream& stream = streams_[call.stream];
   if (rank.phase == Phase::kIssued) {
     if (stream.enqueued - stream.completed >= program_.queue_depth)
-      return synchronise_stream(rank, call.stream, stream.enqueued - program_.queue_depth + 1);
+      return wait_for(rank, call.stream, stream.enqueued - program_.queue_depth + 1);
     items_[stream.ring + (stream.enqueued++ & stream.mask)] = {
         rank.host_time + program_.launch_latency, rank.call, rank.iteration};
     if (!(call.flags & kNoLaunch)) rank.host_time += program_.launch_call;
@@ -175,14 +175,24 @@ bool Engine::put_into_stream(Rank& rank, const Call& call) {
 
 bool Engine::synchronise_event(Rank& rank, const Call& call) {
   const std::uint32_t needed = rank.iteration + (call.flags & kPreviousIteration ? 0 : 1);
-  if (events_state_[call.link].recorded >= needed) return true;
+  const Event& event = events_state_[call.link];
+  if (event.recorded >= needed) {
+    learn(rank, event.at, event.by);
+    return true;
+  }
   rank.waits_event = static_cast<std::uint32_t>(call.link);
   rank.waits_recorded = needed;
   return false;
 }
 
 bool Engine::synchronise_stream(Rank& rank, std::uint32_t stream, std::uint32_t completed) {
-  if (static_cast<std::int32_t>(streams_[stream].completed - completed) >= 0) return true;
+  const Stream& of = streams_[stream];
+  if (!has_completed(of, completed)) return wait_for(rank, stream, completed);
+  learn(rank, of.ended, of.before);
+  return true;
+}
+
+bool Engine::wait_for(Rank& rank, std::uint32_t stream, std::uint32_t completed) {
   rank.waits_stream = stream;
   rank.waits_completed = completed;
   return false;
@@ -192,6 +202,15 @@ bool Engine::synchronise_device(std::uint32_t rank_index, Rank& rank) {
   for (std::uint32_t s = program_.stream_begin[rank_index]; s < program_.stream_begin[rank_index + 1]; ++s)
     if (!synchronise_stream(rank, s, streams_[s].enqueued)) return false;
   return true;
+}
+
+// The host hears, in its current call, that what it asks for ended.
+void Engine::learn(Rank& rank, Nanoseconds ended, Place by) {
+  const Nanoseconds heard = ended + program_.completion_latency;
+  if (rank.host_time >= heard) return;
+  rank.host_time = heard;
+  if (timeline_)
+    causes_.resumed[place(static_cast<std::uint32_t>(&rank - ranks_.data()), rank.call, rank.iteration)] = by;
 }
 
 void Engine::resume_host(std::uint32_t rank_index, Place by) {
@@ -337,6 +356,7 @@ void Engine::finish(std::uint32_t index) {
   const Place self = placed(stream.rank, item.call, item.iteration);
   if (timeline_) results_.end[self - 1] = now_;
   stream.before = self;
+  stream.ended = now_;
   if (call.action == Action::kWork) {
     touch(rank);
     --rank.computing;
@@ -353,7 +373,7 @@ void Engine::finish(std::uint32_t index) {
   piece_ended(item.iteration, self);
   if (call.action == Action::kEventRecord)
     record_event(static_cast<std::uint32_t>(call.link), stream.rank, self);
-  if (rank.waits_stream == index && static_cast<std::int32_t>(stream.completed - rank.waits_completed) >= 0)
+  if (rank.waits_stream == index && has_completed(stream, rank.waits_completed))
     resume_host(stream.rank, self);
   if (rank.default_stream_synchronises && stream.flags != kOrdinary) wake_default(stream.rank, self);
 }
@@ -370,6 +390,8 @@ void Engine::wake_default(std::uint32_t rank, Place by) {
 void Engine::record_event(std::uint32_t index, std::uint32_t rank_index, Place by) {
   Event& event = events_state_[index];
   ++event.recorded;
+  event.at = now_;
+  event.by = by;
   std::uint32_t stream = event.waiters;
   event.waiters = kNone;
   while (stream != kNone) {

@@ -36,6 +36,7 @@ class Engine {
  private:
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
   static constexpr Nanoseconds kNever = -1;
+  static constexpr Nanoseconds kLongAgo = std::numeric_limits<Nanoseconds>::min() / 2;
 
   struct Call {
     Nanoseconds host, duration;
@@ -75,6 +76,7 @@ class Engine {
     std::int64_t left = 0;          // of the running work: ns on an undisturbed device, times kOne
     std::uint32_t next_waiter = kNone;  // of the same event
     Place before = 0;               // the last call that ended on it
+    Nanoseconds ended = kLongAgo;   // and when
     Place woken_by = 0;             // the end that released its head; 0: nothing held it
     StreamState state = StreamState::kIdle;
     std::uint8_t flags = 0;
@@ -119,6 +121,8 @@ class Engine {
   struct Event {
     std::uint32_t recorded = 0;
     std::uint32_t waiters = kNone;  // streams, chained by next_waiter
+    Nanoseconds at = kLongAgo;      // of the last record
+    Place by = 0;                   // that record
   };
 
   void copy_calls(const Program& program);
@@ -133,6 +137,11 @@ class Engine {
   bool synchronise_event(Rank& rank, const Call& call);
   bool synchronise_stream(Rank& rank, std::uint32_t stream, std::uint32_t completed);
   bool synchronise_device(std::uint32_t rank_index, Rank& rank);
+  static bool has_completed(const Stream& stream, std::uint32_t count) {
+    return static_cast<std::int32_t>(stream.completed - count) >= 0;
+  }
+  bool wait_for(Rank& rank, std::uint32_t stream, std::uint32_t completed);
+  void learn(Rank& rank, Nanoseconds ended, Place by);
   void resume_host(std::uint32_t rank, Place by);
 
   void poke(std::uint32_t stream) { poked_.push_back(stream); }

@@ -72,13 +72,14 @@ struct Program {
   Nanoseconds launch_call = 0;       // host time of a call that puts work into a stream
   std::int64_t collective_occupies = 0, transfer_occupies = 0;  // of a device's multiprocessors, while they run
   Nanoseconds launch_latency = 0;    // from that call to the work's start on an idle stream
+  Nanoseconds completion_latency = 0;  // from the end of work until the host that waits for it goes on
 };
 
 // What a rank does at a moment.
 enum Activity { kCompute, kMoving, kWaiting, kOverlapped, kIdle, kActivities };
 
 // What a stretch of the critical path is spent on.
-enum class Stretch : std::uint8_t { kDevice, kLaunch, kHost };
+enum class Stretch : std::uint8_t { kDevice, kLaunch, kHost, kCompletion };
 
 // A stretch of time that ended when it did because `call` took until then.
 struct PathStep {

@@ -29,8 +29,7 @@ def read_activities(path: Path) -> list[Activity]:
     """What the device did, in its order, each with the time until the next can begin: what a kernel takes in a stream
     that never runs dry. Raises MayaError when the profiler saw no device, or `path` is none of its traces."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        activities = _activities(json.loads(content.decode(errors="replace"))["traceEvents"])
+        activities = _activities(read_events(path))
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise MayaError(f"{path}: not a trace of PyTorch's profiler: {error!r}") from error
     if not activities:
@@ -41,8 +40,14 @@ def read_activities(path: Path) -> list[Activity]:
     return activities
 
 
+def read_events(path: Path) -> list[dict[str, Any]]:
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    events: list[dict[str, Any]] = json.loads(content.decode(errors="replace"))["traceEvents"]
+    return events
+
+
 def _activities(events: Sequence[dict[str, Any]]) -> list[Activity]:
-    on_device = sorted(_of_kinds(events, DEVICE_KINDS), key=lambda event: float(event["ts"]))
+    on_device = sorted(of_kinds(events, DEVICE_KINDS), key=lambda event: float(event["ts"]))
     operators = dict(_operators(events))
     spacing_s = _spacing_s(events, on_device)
     return [_activity(event, operators, spacing_s) for event in on_device]
@@ -52,7 +57,7 @@ def _spacing_s(events: Iterable[dict[str, Any]], on_device: Sequence[dict[str, A
     """Seconds between two kernels of a stream, the second of which had been launched before the first began."""
     launched_us = {
         event["args"]["correlation"]: event["ts"] + event["dur"]
-        for event in _of_kinds(events, CALL_KINDS)
+        for event in of_kinds(events, CALL_KINDS)
         if "correlation" in event.get("args", {})
     }
     streams: dict[object, list[dict[str, Any]]] = defaultdict(list)
@@ -67,13 +72,14 @@ def _spacing_s(events: Iterable[dict[str, Any]], on_device: Sequence[dict[str, A
     return max(statistics.median(gaps_us), 0.0) * 1e-6 if len(gaps_us) >= FEWEST_NEIGHBOURS else SPACING_S
 
 
-def _of_kinds(events: Iterable[dict[str, Any]], kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+def of_kinds(events: Iterable[dict[str, Any]], kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Those that have a duration, of these categories."""
     return (event for event in events if event.get("ph") == "X" and event.get("cat") in kinds)
 
 
 def _operators(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, Operator]]:
     """By external id, which a device activity shares with the innermost operator that caused it."""
-    for event in _of_kinds(events, OPERATOR_KINDS):
+    for event in of_kinds(events, OPERATOR_KINDS):
         arguments = event.get("args", {})
         if "External id" in arguments:
             sizes = tuple(_shapes(arguments.get("Input Dims", ())))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from maya.estimate.host import (
     BEFORE,
     MACHINE,
+    ODD_SCRIPT,
     CallTimes,
     shipped,
     slowness,
@@ -61,8 +62,10 @@ def test_where_the_machine_s_speed_is_not_known_the_calls_tell_most_of_it(slower
 
 def test_a_script_like_no_other_stays_as_it_is() -> None:
     odd = a_job(7.0)
-    job = undisturbed(odd, times_of(a_job())).trace
-    assert host_s(job) == pytest.approx(host_s(odd), rel=0.1)
+    times = times_of(a_job())
+    noise = times.noise(True) ** 2
+    left = 7.0 ** -(noise / (noise + ODD_SCRIPT**2))  # hardly less than all
+    assert host_s(undisturbed(odd, times).trace) == pytest.approx(host_s(odd) * left, rel=0.03)
 
 
 @given(slower=st.floats(0.7, 1.4))

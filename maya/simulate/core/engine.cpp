@@ -177,7 +177,7 @@ bool Engine::synchronise_event(Rank& rank, const Call& call) {
   const std::uint32_t needed = rank.iteration + (call.flags & kPreviousIteration ? 0 : 1);
   const Event& event = events_state_[call.link];
   if (event.recorded >= needed) {
-    learn(rank, event.at, event.by);
+    hear(rank, event.at + program_.completion_latency, event.by);
     return true;
   }
   rank.waits_event = static_cast<std::uint32_t>(call.link);
@@ -188,7 +188,7 @@ bool Engine::synchronise_event(Rank& rank, const Call& call) {
 bool Engine::synchronise_stream(Rank& rank, std::uint32_t stream, std::uint32_t completed) {
   const Stream& of = streams_[stream];
   if (!has_completed(of, completed)) return wait_for(rank, stream, completed);
-  learn(rank, of.ended, of.before);
+  hear(rank, of.ended + program_.completion_latency, of.before);
   return true;
 }
 
@@ -204,20 +204,18 @@ bool Engine::synchronise_device(std::uint32_t rank_index, Rank& rank) {
   return true;
 }
 
-// The host hears, in its current call, that what it asks for ended.
-void Engine::learn(Rank& rank, Nanoseconds ended, Place by) {
-  const Nanoseconds heard = ended + program_.completion_latency;
-  if (rank.host_time >= heard) return;
-  rank.host_time = heard;
+// The host, in its current call, waits until `at` at the least, for that end.
+void Engine::hear(Rank& rank, Nanoseconds at, Place by) {
+  if (rank.host_time >= at) return;
+  rank.host_time = at;
   if (timeline_)
     causes_.resumed[place(static_cast<std::uint32_t>(&rank - ranks_.data()), rank.call, rank.iteration)] = by;
 }
 
 void Engine::resume_host(std::uint32_t rank_index, Place by) {
   Rank& rank = ranks_[rank_index];
-  if (timeline_ && rank.host_time < now_) causes_.resumed[place(rank_index, rank.call, rank.iteration)] = by;
+  hear(rank, now_, by);
   rank.waits_stream = rank.waits_event = kNone;
-  rank.host_time = std::max(rank.host_time, now_);
   run_host(rank_index);
 }
 

@@ -141,7 +141,7 @@ class Engine {
     return static_cast<std::int32_t>(stream.completed - count) >= 0;
   }
   bool wait_for(Rank& rank, std::uint32_t stream, std::uint32_t completed);
-  void learn(Rank& rank, Nanoseconds ended, Place by);
+  void hear(Rank& rank, Nanoseconds at, Place by);
   void resume_host(std::uint32_t rank, Place by);
 
   void poke(std::uint32_t stream) { poked_.push_back(stream); }

@@ -50,13 +50,13 @@ class GemmTable:
 def gemm_table(device_key: str, dtype: str) -> GemmTable | None:
     """The table of that device and dtype (`bf16 fp16 fp8`), or None where nothing was measured."""
     label = _GEMM_DTYPES.get(dtype)
-    if label is None or not _system(device_key).is_dir():
-        return None
-    return _gemm_table(device_key, label)
+    return None if label is None else _gemm_table(device_key, label)
 
 
 @lru_cache
 def _gemm_table(device_key: str, label: str) -> GemmTable | None:
+    if not _system(device_key).is_dir():
+        return None
     arrays = _cached(f"gemm-{device_key}-{label}", lambda: _read_gemm(device_key, label))
     if arrays["seconds"].size == 0:
         return None

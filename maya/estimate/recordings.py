@@ -163,7 +163,7 @@ class ScriptTimes:
         log, known, unlike = told(trace, tally(trace, alike_of), self.times)
         if unlike:
             return undisturbed(trace)
-        noise = UNKNOWN_SPEED if trace.host_speed is None else DISTURBANCE
+        noise = UNKNOWN_SPEED if trace.host_speed is None else self.times.recording
         factor = math.exp(-self.times.of_recording(log, known, noise))
         ranks = tuple(
             self._call_by_call(rank, alike[:, 0], factor)

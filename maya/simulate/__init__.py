@@ -7,9 +7,10 @@ from maya.simulate.network import build_network
 from maya.simulate.placement import place
 from maya.simulate.simulation import simulate, simulate_without_host
 from maya.simulate.summary import summarise
-from maya.simulate.types import HostCosts, SimulationError
+from maya.simulate.types import INSTANT, HostCosts, SimulationError
 
 __all__ = [
+    "INSTANT",
     "HostCosts",
     "SimulationError",
     "build_network",

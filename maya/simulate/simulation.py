@@ -11,7 +11,7 @@ from maya.clusters.types import Cluster, Device
 from maya.simulate import _core
 from maya.simulate.network import ONE, Network, no_network
 from maya.simulate.program import Program, build_program
-from maya.simulate.types import PATH, Activity, HostCosts, RankTimeline, SimulationError, Timeline
+from maya.simulate.types import INSTANT, PATH, Activity, HostCosts, RankTimeline, SimulationError, Timeline
 from maya.trace.types import Collective, JobTrace, RecordKind
 
 TRANSFER_CHANNELS: Final = 2  # of a send or receive: NCCL's p2p channels per peer between two devices
@@ -88,14 +88,13 @@ def simulate_without_host(
     demand: NDArray[np.float64] | None = None,
 ) -> Timeline:
     """The same job with hosts that take no time, without a timeline: what is left is the devices' own."""
-    instant = cluster.model_copy(update={"host_speed": float("inf")})
-    free = HostCosts(completion_s=0.0)
+    timeless = cluster.model_copy(update={"host_speed": float("inf")})
     return simulate(
         trace,
         durations_s,
-        instant,
+        timeless,
         iterations,
-        host=free,
+        host=INSTANT,
         network=network,
         demand=demand,
         keep_timeline=False,

@@ -35,6 +35,9 @@ class HostCosts:
     queue_depth: int = 1024  # calls a stream holds before the host blocks
 
 
+INSTANT = HostCosts(launch_s=0.0, completion_s=0.0)
+
+
 class Activity(IntEnum):
     """What a rank does at a moment; mirrors `Activity` in core/program.h."""
 

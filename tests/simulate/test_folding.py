@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maya.clusters import Cluster
-from maya.simulate import HostCosts, simulate
+from maya.simulate import INSTANT, simulate
 from maya.simulate.types import Timeline
 from maya.trace.build import JobBuilder
 from maya.trace.pipelines import Pipeline
@@ -34,7 +34,7 @@ def durations_of(trace: JobTrace, job: JobBuilder) -> np.ndarray:
 
 
 def run(trace: JobTrace, job: JobBuilder, cluster: Cluster) -> Timeline:
-    return simulate(trace, durations_of(trace, job), cluster, host=HostCosts(launch_s=0.0, completion_s=0.0))
+    return simulate(trace, durations_of(trace, job), cluster, host=INSTANT)
 
 
 @settings(max_examples=60)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maya.clusters import Cluster, Link, load
-from maya.simulate import HostCosts, build_network, place, simulate
+from maya.simulate import INSTANT, build_network, place, simulate
 from maya.simulate.network import Network
 from maya.simulate.types import Timeline
 from maya.trace.build import JobBuilder
@@ -46,9 +46,7 @@ def run(
         operation.bytes * 1e-9 for operation in trace.operations[len(job.durations_s):]  # type: ignore[union-attr]
     ])  # fmt: skip
     network = network_of(trace, cluster, use)
-    return simulate(
-        trace, seconds, cluster, iterations, host=HostCosts(launch_s=0.0, completion_s=0.0), network=network
-    )
+    return simulate(trace, seconds, cluster, iterations, host=INSTANT, network=network)
 
 
 def rings(

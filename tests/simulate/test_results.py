@@ -9,7 +9,7 @@ import pytest
 
 from maya.clusters import Cluster
 from maya.estimate.types import Estimates, Provenance
-from maya.simulate import HostCosts, simulate, summarise
+from maya.simulate import INSTANT, HostCosts, simulate, summarise
 from maya.simulate.network import no_network
 from maya.simulate.results import communication, critical_path_s, memory_timeline, sm_busy
 from maya.simulate.simulation import simulate_without_host
@@ -127,7 +127,7 @@ def predicted(job: JobBuilder, cluster: Cluster) -> Prediction:
     trace, count = job.build(), len(job.durations_s)
     estimates = Estimates(job.durations_s, np.full(count, Provenance.LEARNED, np.uint8), np.zeros(count))
     network = no_network(max(int(rank.records["rendezvous"].max()) for rank in trace.ranks) + 1)
-    timeline = simulate(trace, job.durations_s, cluster, host=HostCosts(launch_s=0.0, completion_s=0.0))
+    timeline = simulate(trace, job.durations_s, cluster, host=INSTANT)
     without_host = simulate_without_host(trace, job.durations_s, cluster, 3, network)
     return summarise(trace, timeline, estimates, cluster, without_host)
 

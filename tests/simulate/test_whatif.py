@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from maya.clusters import Cluster, load
-from maya.simulate import HostCosts, simulate
+from maya.simulate import INSTANT, simulate
 from maya.simulate.kinds import kind_of
 from maya.simulate.types import Timeline
 from maya.simulate.whatif import WhatIf, WhatIfError
@@ -25,8 +25,7 @@ def run(job: JobBuilder, what_if: WhatIf, cluster: Cluster) -> Timeline:
     seconds = np.array([
         known[op] if op in known else op.bytes * 1e-9 for op in trace.operations  # type: ignore[union-attr]
     ])  # fmt: skip
-    host = HostCosts(launch_s=0.0, completion_s=0.0)
-    return simulate(trace, what_if.durations(trace, seconds), what_if.cluster(cluster), host=host)
+    return simulate(trace, what_if.durations(trace, seconds), what_if.cluster(cluster), host=INSTANT)
 
 
 def test_faster_kernels_shorten_what_they_are_all_of(ideal_cluster: Cluster) -> None:

@@ -34,7 +34,7 @@ _STAND_INS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart by identity, so that what follows from one can be kept by it
 class Fit:
     """Coefficients for one device and variant; `own` when they were fitted on that very device."""
 

@@ -8,7 +8,8 @@ guide, "Matrix Multiplication Background".)
 
 from __future__ import annotations
 
-from collections.abc import Set
+from bisect import bisect_right
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -70,8 +71,7 @@ def tile_seconds(
     """Seconds of `batch` products each; all arrays of one shape [...]."""
     m_, n_, k_, batch_ = (a[..., None] for a in (m, n, k, batch))
     tile_m, tile_n, split = CHOICES.T
-    efficiency = np.repeat(model.efficiency, SPLITS.size)
-    overhead = np.repeat(model.overhead_s, SPLITS.size)
+    efficiency, overhead = _of_choices(model)
     tiles = np.ceil(m_ / tile_m) * np.ceil(n_ / tile_n) * split * batch_
     waves = np.ceil(tiles / rates.multiprocessors)
     rate = rates.peak / rates.multiprocessors * efficiency
@@ -80,6 +80,12 @@ def tile_seconds(
     memory = rates.moved_bytes(m, n, k, batch) / (rates.bandwidth * model.memory_efficiency)
     # A smooth maximum: loads and multiply-adds overlap, but not perfectly where both matter.
     return np.asarray(model.launch_s + (compute**4 + memory**4) ** 0.25)
+
+
+@lru_cache
+def _of_choices(model: TileModel) -> tuple[FloatArray, FloatArray]:
+    """Efficiency and seconds a wave of each of CHOICES."""
+    return np.repeat(model.efficiency, SPLITS.size), np.repeat(model.overhead_s, SPLITS.size)
 
 
 def flops(gemm: Gemm) -> float:
@@ -176,7 +182,7 @@ class GemmEstimator:
     def _correction(self, fit: Fit, dtype: str, m: int, n: int, k: int) -> float:
         """measured / model near that shape: trilinear in the logarithms, clamped at the grid's edge."""
         grid = _measured_grid(self._device.key, dtype, Rates.of(self._device, dtype), tile_model(fit))
-        return 1.0 if grid is None else float(np.exp(interpolate(grid, np.log([[m, n, k]]))[0]))
+        return 1.0 if grid is None else float(np.exp(interpolate(grid, np.log([m, n, k]))))
 
 
 def model_seconds(
@@ -187,6 +193,7 @@ def model_seconds(
     return tile_seconds(tile_model(fit), Rates.of(device, dtype), *arrays)
 
 
+@lru_cache
 def tile_model(fit: Fit) -> TileModel:
     c = fit.coefficients
     rest = (float(c[name]) for name in ("memory_efficiency", "split_s", "launch_s"))
@@ -210,20 +217,17 @@ def residual_grid(table: GemmTable, rates: Rates, model: TileModel) -> Grid:
     return np.log(table.m[rows]), np.log(table.n), np.log(table.k), np.where(np.isnan(ratio), 0.0, ratio)
 
 
-def interpolate(grid: Grid, points: FloatArray) -> FloatArray:
-    """Trilinear interpolation of grid[3] at points [count, 3]."""
-    (i, a), (j, b), (k, c) = (_cell(axis, points[:, number]) for number, axis in enumerate(grid[:3]))
-    values = grid[3]
-
-    def edge(i: NDArray[np.intp], j: NDArray[np.intp]) -> FloatArray:
-        return values[i, j, k] * (1 - c) + values[i, j, k + 1] * c
-
-    def face(i: NDArray[np.intp]) -> FloatArray:
-        return edge(i, j) * (1 - b) + edge(i, j + 1) * b
-
-    return face(i) * (1 - a) + face(i + 1) * a
+def interpolate(grid: Grid, point: Sequence[float] | FloatArray) -> float:
+    """Trilinear interpolation of grid[3] at one point [3]; beyond the grid, as at its edge."""
+    (i, a), (j, b), (k, c) = (_cell(axis, at) for axis, at in zip(grid[:3], point, strict=True))
+    corners = grid[3][i : i + 2, j : j + 2, k : k + 2]
+    lines = corners[..., 0] * (1 - c) + corners[..., 1] * c
+    ends = lines[:, 0] * (1 - b) + lines[:, 1] * b
+    return float(ends[0] * (1 - a) + ends[1] * a)
 
 
-def _cell(axis: FloatArray, at: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
-    below = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, axis.size - 2)
-    return below, np.clip((at - axis[below]) / (axis[below + 1] - axis[below]), 0.0, 1.0)
+def _cell(axis: FloatArray, at: float) -> tuple[int, float]:
+    """The interval of `axis` that holds `at`, and where in it; scalars, as an estimate asks for one point at a time."""
+    below = min(max(bisect_right(axis, at) - 1, 0), axis.size - 2)
+    share = (at - axis[below]) / (axis[below + 1] - axis[below])
+    return below, min(max(float(share), 0.0), 1.0)

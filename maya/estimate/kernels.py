@@ -278,12 +278,14 @@ def _rows(kernel: Kernel) -> int:
     return max((_numel(size) for size in kernel.operator.sizes if len(size) == 1), default=0)
 
 
+@lru_cache(maxsize=4096)
 def item_bytes(name: str) -> int:
     """Bytes of one element, by the first type in the name; 4 (ATen's accumulation type) when none is there."""
     found = _ITEM.search(name)
     return 4 if found is None or found.lastgroup is None else _ITEM_BYTES[found.lastgroup]
 
 
+@lru_cache(maxsize=4096)
 def row_item_bytes(name: str) -> int:
     """Bytes of an element of what a kernel gathers; the type of its index is not that."""
     return item_bytes(name.replace("long", "").replace("int64", ""))

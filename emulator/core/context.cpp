@@ -1,7 +1,6 @@
 // Ranges of two sources: PyTorch's operators (core/observer.cpp), and what a program names itself through NVTX. The
 // NVTX headers inside each library call InitializeInjectionNvtx2 of the library that NVTX_INJECTION64_PATH names; it
 // fills their callback tables (nvtx3/nvtxDetail/nvtxTypes.h).
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -145,12 +144,6 @@ int pop_range(const void* owner) {
     if (recording()) record(RecordKind::kStep, nullptr, 0, {.size = optimizer});
   }
   return static_cast<int>(level);
-}
-
-std::uint32_t current_context() {
-  const ThreadState& thread = this_thread();
-  if (thread.contexts_depth == 0) return 0;
-  return thread.contexts[std::min(thread.contexts_depth, kDeepest) - 1];
 }
 
 }  // namespace maya

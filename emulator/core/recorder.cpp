@@ -143,6 +143,12 @@ ThreadState& this_thread() {
   return state;
 }
 
+std::uint32_t current_context() {
+  const ThreadState& thread = this_thread();
+  if (thread.contexts_depth == 0) return 0;
+  return thread.contexts[std::min(thread.contexts_depth, ThreadState::kDeepest) - 1];
+}
+
 void restart_thread_clock() {
   ThreadState& thread = this_thread();
   const int depth = thread.depth;

@@ -66,7 +66,7 @@ class OutOfMemory:
     requested_bytes: int
     free_bytes: int
     capacity_bytes: int
-    message: str  # PyTorch's own
+    message: str  # PyTorch's own, or NCCL's
 
     @property
     def shortfall_bytes(self) -> int:

@@ -1,9 +1,13 @@
 """Rows become runs, and errors become statistics."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from maya.errors import MayaError
+from maya.launch import Job, OutOfMemory, Run
+from maya.predict import unsimulated
 from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
 from maya.validate.mapping import SLOWER
 from maya.validate.recorder import require
@@ -328,6 +332,15 @@ def test_reason_is_the_error_of_a_traceback_or_the_first_line() -> None:
     )
     assert reason_of(nccl) == "the store is full"
     assert reason_of("") == ""
+
+
+def test_what_memory_ran_out_says_by_how_much_whoever_asked_for_it(tmp_path: Path) -> None:
+    nccl = "DistBackendError: NCCL error in: NCCLUtils:77\nLast error:\nCuda failure 2 'out of memory'"
+    oom = OutOfMemory(3, 3 << 30, 1 << 30, 80 << 30, nccl)
+    run = Run("oom", tmp_path, 8, 2, (0,) * 8, out_of_memory=oom, traceback="", failed_rank=3)
+    message = unsimulated(run, Job("train.py", world=8)).prediction.message
+    assert "an allocation of 3.00 GiB found 1.00 GiB free of 80.00 GiB: 2.00 GiB short" in message
+    assert reason_of(message) == message
 
 
 def test_hosts_of_an_image_have_a_speed_of_their_own(rows):

@@ -204,7 +204,8 @@ def _what_is_missing(trace: JobTrace, estimates: Estimates) -> str:
 def _out_of_memory(run: Run) -> Prediction:
     oom = run.out_of_memory
     assert oom is not None
-    said = " ".join(oom.message.split())  # in one line: NCCL's errors take several, the last of which tells least
+    # In one line: NCCL's errors take several, the last of which tells least.
+    said = " ".join(oom.message.split())
     message = (
         f"rank {oom.rank}: an allocation of {oom.requested_bytes / GIB:.2f} GiB found "
         f"{oom.free_bytes / GIB:.2f} GiB free of {oom.capacity_bytes / GIB:.2f} GiB: "

@@ -34,7 +34,13 @@ _NARROWING = re.compile(r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\
 _STRIDED = re.compile(r"(?<!\w)elementwise_kernel<\d+, (\d+)")
 _ADDRESSED_BYTES = 2**31  # that a launch of a TensorIterator kernel reaches: larger operands take several
 _TRANSCENDENTAL = re.compile(r"gelu_backward|gelu")  # what its functions cost counts more than its bytes
+# Inductor's dropout runs Philox4x32-10 for each element, sixty instructions, where PyTorch's own kernel runs it for
+# four: twice the work with all else that an element takes.
+_COMPILED_DROPOUT = re.compile(r"triton_\w*native_dropout(?!_backward)")
+_WORK_ALONE = 2.0
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
+# Until a thread's generator of random numbers has started: by dropouts of few elements on an H100.
+_GENERATOR_CLOCKS = 1200
 _OUTPUTS = re.compile(r"reduce_kernel<\d+, [24],")
 # Where blocks that share an output meet, one after the other, in waits of memory.WAIT_S: by the sums over rows of
 # scripts/measure/operations.py on an H200 (scripts/fit/measured).
@@ -79,6 +85,7 @@ class Family:
     by_row: bool = False  # and with each row besides
     by_channel: bool = False  # each block has a channel of the operator's tensor
     adds_rows: bool = False  # each block adds up some columns of all rows
+    drawn: bool = False  # each thread draws random numbers, and writes a mask of a byte an element
     by_thread: bool = False  # as many elements as the launch has threads, times _CUB_PER_THREAD
 
 
@@ -141,7 +148,8 @@ FAMILIES = (
     _family(r"nll_loss|cross_entropy", 1),
     # One value a block or thread.
     _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
-    _family(r"fused_dropout|masked_scale", 2.5),
+    _family(r"fused_dropout", 2, "dropout", walked=True, drawn=True),
+    _family(r"masked_scale", 2.5),
     _family(r"compute_grad_weight|sum_and_scatter", 1.5, "added_rows", walked=True),
     _family(r"embedding_backward|EmbeddingBackward", 1.5),
     _family(r"CatArrayBatchedCopy_", 2),
@@ -191,6 +199,8 @@ def traffic(kernel: Kernel) -> Traffic | None:
             return Traffic(bytes_moved, "unrolled", elements=kernel.elements)
         return Traffic(bytes_moved, variant)
     if kernel.bytes is not None and not (family is not None and family.partial):
+        if _COMPILED_DROPOUT.search(kernel.name):
+            return Traffic(float(kernel.bytes), "dropout", elements=_WORK_ALONE * _elements(kernel)[0])
         if found := _TRANSCENDENTAL.search(kernel.operator.name):
             return Traffic(float(kernel.bytes), found[0], elements=float(kernel.elements or 0))
         if family is not None and family.by_channel:
@@ -249,16 +259,18 @@ def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
     if family.by_thread:
         elements, guessed = float(math.prod(kernel.grid) * threads * _CUB_PER_THREAD), True
     operand = elements * item
+    mask = elements if family.drawn else 0.0
     row = max((size for size in kernel.operator.sizes if size), key=math.prod, default=(0,))[-1]
     rows = elements / row if row else 0.0
     return Traffic(
-        operand * family.operands,
+        operand * family.operands + mask,
         family.variant,
         guessed or (family.item is not None and not family.partial),
         again=operand * family.again,
         in_flight=row * item * family.kept * (family.resident // threads),
         elements=elements if family.walked else 0.0,
         waits=_waits(kernel, family),
+        clocks=_GENERATOR_CLOCKS if family.drawn else 0.0,
         rows=rows if family.by_row else 0.0,
         passes=rows / kernel.block[1] / kernel.grid[1] if family.adds_rows else 0.0,
         blocks=float(kernel.grid[0] * kernel.grid[1]) if family.adds_rows or family.by_channel else 0.0,

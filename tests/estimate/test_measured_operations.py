@@ -87,6 +87,32 @@ def test_attention_in_fp32_does_not_run_on_tensor_cores() -> None:
     assert bf16 < fp32 / 3 and fp32 == pytest.approx(289.8e-6, rel=0.3)  # measured on an H200
 
 
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "measured_s"),
+    [
+        ("float", (32, 512, 768), 36.6e-6),
+        ("c10::BFloat16", (2048, 2, 1024), 9.7e-6),
+        ("c10::BFloat16", (4, 16, 2048, 2048), 438.8e-6),
+    ],
+)
+def test_dropout_draws_its_mask(dtype: str, sizes: tuple[int, ...], measured_s: float) -> None:
+    name = f"void at::native::(anonymous namespace)::fused_dropout_kernel_vec<{dtype}, float, unsigned int, 1, 8>(x)"
+    operator = Operator("aten::native_dropout", (sizes, (), ()))
+    kernel = Kernel(name, (1056, 1, 1), (256, 1, 1), operator=operator)
+    assert seconds(kernel) == pytest.approx(measured_s, rel=0.12)
+
+
+def test_compiled_dropout_draws_each_element_by_itself() -> None:
+    tensor = (2048, 4, 1024)
+    operator = Operator("CompiledFunction", (tensor, tensor, (1024,)))
+    forward, backward = (
+        Kernel(f"triton_poi_fused_{of}_0", (8192, 1, 1), (128, 1, 1), bytes=58_722_312, operator=operator)
+        for of in ("add_native_dropout", "native_dropout_backward")
+    )
+    assert seconds(forward) == pytest.approx(32.8e-6, rel=0.1)  # on an H200
+    assert seconds(backward) < 0.6 * seconds(forward)  # reads the mask that was drawn
+
+
 def convolution(
     direction: str, layout: str, channels: int, side: int, taps: int, groups: int = 1
 ) -> Convolution:

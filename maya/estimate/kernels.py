@@ -39,8 +39,6 @@ _TRANSCENDENTAL = re.compile(r"gelu_backward|gelu")  # what its functions cost c
 _COMPILED_DROPOUT = re.compile(r"triton_\w*native_dropout(?!_backward)")
 _WORK_ALONE = 2.0
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
-# Until a thread's generator of random numbers has started: by dropouts of few elements on an H100.
-_GENERATOR_CLOCKS = 1200
 _OUTPUTS = re.compile(r"reduce_kernel<\d+, [24],")
 # Where blocks that share an output meet, one after the other, in waits of memory.WAIT_S: by the sums over rows of
 # scripts/measure/operations.py on an H200 (scripts/fit/measured).
@@ -85,7 +83,8 @@ class Family:
     by_row: bool = False  # and with each row besides
     by_channel: bool = False  # each block has a channel of the operator's tensor
     adds_rows: bool = False  # each block adds up some columns of all rows
-    drawn: bool = False  # each thread draws random numbers, and writes a mask of a byte an element
+    masked: bool = False  # writes a mask of a byte an element
+    starting: float = 0.0  # clocks until its threads' generators of random numbers have started
     by_thread: bool = False  # as many elements as the launch has threads, times _CUB_PER_THREAD
 
 
@@ -96,6 +95,8 @@ def _family(pattern: str, operands: float, variant: str = "elementwise", **known
 _CUB_PER_THREAD = 16  # items (cub's default policies: 7 to 23)
 _NORM_THREADS = 1536  # 40 registers a thread
 _FULL_THREADS = 2048
+# Until the generators have started: by kernels of few elements, dropouts on an H100, normal numbers on an H200.
+_DROPOUT_CLOCKS, _NORMAL_CLOCKS = 1200, 5000
 _NORM = {"again": 1, "kept": 1, "resident": _NORM_THREADS, "walked": True, "by_row": True}
 
 
@@ -148,7 +149,7 @@ FAMILIES = (
     _family(r"nll_loss|cross_entropy", 1),
     # One value a block or thread.
     _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
-    _family(r"fused_dropout", 2, "dropout", walked=True, drawn=True),
+    _family(r"fused_dropout", 2, "dropout", walked=True, masked=True, starting=_DROPOUT_CLOCKS),
     _family(r"masked_scale", 2.5),
     _family(r"compute_grad_weight|sum_and_scatter", 1.5, "added_rows", walked=True),
     _family(r"embedding_backward|EmbeddingBackward", 1.5),
@@ -169,7 +170,7 @@ FAMILIES = (
     _family(r"max_pool_forward", 2, "pool", walked=True),
     _family(r"pool", 2),
     _family(r"upsample|roll|flip|transpose", 2),
-    _family(r"normal_and_transform|normal_distribution", 1, "normal", walked=True),
+    _family(r"normal_and_transform|normal_distribution", 1, "normal", walked=True, starting=_NORMAL_CLOCKS),
     _family(r"distribution|random|bernoulli|normal_|uniform", 1),
     _family(r"fill|Fill|arange|range_kernel|zero", 1),
     _family(r"copy|Copy|cast", 2),
@@ -259,7 +260,7 @@ def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
     if family.by_thread:
         elements, guessed = float(math.prod(kernel.grid) * threads * _CUB_PER_THREAD), True
     operand = elements * item
-    mask = elements if family.drawn else 0.0
+    mask = elements if family.masked else 0.0
     row = max((size for size in kernel.operator.sizes if size), key=math.prod, default=(0,))[-1]
     rows = elements / row if row else 0.0
     return Traffic(
@@ -270,7 +271,7 @@ def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
         in_flight=row * item * family.kept * (family.resident // threads),
         elements=elements if family.walked else 0.0,
         waits=_waits(kernel, family),
-        clocks=_GENERATOR_CLOCKS if family.drawn else 0.0,
+        clocks=family.starting,
         rows=rows if family.by_row else 0.0,
         passes=rows / kernel.block[1] / kernel.grid[1] if family.adds_rows else 0.0,
         blocks=float(kernel.grid[0] * kernel.grid[1]) if family.adds_rows or family.by_channel else 0.0,
@@ -331,7 +332,9 @@ def _elements(kernel: Kernel) -> tuple[float, bool]:
         return float(kernel.elements), False
     threads = math.prod(kernel.grid) * math.prod(kernel.block)
     largest = _largest(kernel)
-    if "elementwise" in kernel.name:  # a small helper does not walk its operator's tensors
+    if (
+        "elementwise" in kernel.name and "grid_stride" not in kernel.name
+    ):  # a small helper does not walk its operator's tensors
         largest = min(largest, threads * _MOST_PER_THREAD)
     if "CatArray" in kernel.name:
         return float(sum(map(_numel, kernel.operator.sizes))), False

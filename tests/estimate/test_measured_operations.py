@@ -113,6 +113,15 @@ def test_compiled_dropout_draws_each_element_by_itself() -> None:
     assert seconds(backward) < 0.6 * seconds(forward)  # reads the mask that was drawn
 
 
+@pytest.mark.parametrize(("elements", "measured_s"), [(1_048_576, 7.8e-6), (67_108_864, 153.6e-6)])
+def test_normal_numbers_start_generators_and_are_drawn_for_all_elements(
+    elements: int, measured_s: float
+) -> None:
+    name = "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, normal_and_transform<float>>(x)"
+    kernel = Kernel(name, (1056, 1, 1), (256, 1, 1), operator=Operator("aten::normal_", ((elements,),)))
+    assert seconds(kernel) == pytest.approx(measured_s, rel=0.3)
+
+
 def convolution(
     direction: str, layout: str, channels: int, side: int, taps: int, groups: int = 1
 ) -> Convolution:

@@ -9,7 +9,7 @@ guide, "Matrix Multiplication Background".)
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -217,7 +217,7 @@ def residual_grid(table: GemmTable, rates: Rates, model: TileModel) -> Grid:
     return np.log(table.m[rows]), np.log(table.n), np.log(table.k), np.where(np.isnan(ratio), 0.0, ratio)
 
 
-def interpolate(grid: Grid, point: Sequence[float] | FloatArray) -> float:
+def interpolate(grid: Grid, point: FloatArray) -> float:
     """Trilinear interpolation of grid[3] at one point [3]; beyond the grid, as at its edge."""
     (i, a), (j, b), (k, c) = (_cell(axis, at) for axis, at in zip(grid[:3], point, strict=True))
     corners = grid[3][i : i + 2, j : j + 2, k : k + 2]

@@ -332,9 +332,8 @@ def _elements(kernel: Kernel) -> tuple[float, bool]:
         return float(kernel.elements), False
     threads = math.prod(kernel.grid) * math.prod(kernel.block)
     largest = _largest(kernel)
-    if (
-        "elementwise" in kernel.name and "grid_stride" not in kernel.name
-    ):  # a small helper does not walk its operator's tensors
+    # A small helper does not walk its operator's tensors; a kernel that strides over its grid does.
+    if "elementwise" in kernel.name and "grid_stride" not in kernel.name:
         largest = min(largest, threads * _MOST_PER_THREAD)
     if "CatArray" in kernel.name:
         return float(sum(map(_numel, kernel.operator.sizes))), False

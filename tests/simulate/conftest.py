@@ -4,12 +4,13 @@ schedules can be computed by hand."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from maya.clusters import Cluster, load
-from maya.simulate import HostCosts, simulate
+from maya.simulate import INSTANT, simulate
 from maya.simulate.types import Timeline
 from maya.trace.build import JobBuilder
 
@@ -38,7 +39,7 @@ def simulate_ideal(ideal_cluster: Cluster) -> Simulate:
             job.durations_s,
             ideal_cluster,
             iterations,
-            host=HostCosts(launch_s=0.0, completion_s=0.0, queue_depth=queue_depth),
+            host=replace(INSTANT, queue_depth=queue_depth),
             demand=np.full(len(job.durations_s), demand),
             buffered_bytes=buffered_bytes,
         )

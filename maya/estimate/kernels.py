@@ -84,7 +84,6 @@ class Family:
     by_channel: bool = False  # each block has a channel of the operator's tensor
     adds_rows: bool = False  # each block adds up some columns of all rows
     masked: bool = False  # writes a mask of a byte an element
-    starting: float = 0.0  # clocks until its threads' generators of random numbers have started
     by_thread: bool = False  # as many elements as the launch has threads, times _CUB_PER_THREAD
 
 
@@ -95,8 +94,6 @@ def _family(pattern: str, operands: float, variant: str = "elementwise", **known
 _CUB_PER_THREAD = 16  # items (cub's default policies: 7 to 23)
 _NORM_THREADS = 1536  # 40 registers a thread
 _FULL_THREADS = 2048
-# Until the generators have started: by kernels of few elements, dropouts on an H100, normal numbers on an H200.
-_DROPOUT_CLOCKS, _NORMAL_CLOCKS = 1200, 5000
 _NORM = {"again": 1, "kept": 1, "resident": _NORM_THREADS, "walked": True, "by_row": True}
 
 
@@ -149,7 +146,7 @@ FAMILIES = (
     _family(r"nll_loss|cross_entropy", 1),
     # One value a block or thread.
     _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
-    _family(r"fused_dropout", 2, "dropout", walked=True, masked=True, starting=_DROPOUT_CLOCKS),
+    _family(r"fused_dropout", 2, "dropout", walked=True, masked=True),
     _family(r"masked_scale", 2.5),
     _family(r"compute_grad_weight|sum_and_scatter", 1.5, "added_rows", walked=True),
     _family(r"embedding_backward|EmbeddingBackward", 1.5),
@@ -170,7 +167,7 @@ FAMILIES = (
     _family(r"max_pool_forward", 2, "pool", walked=True),
     _family(r"pool", 2),
     _family(r"upsample|roll|flip|transpose", 2),
-    _family(r"normal_and_transform|normal_distribution", 1, "normal", walked=True, starting=_NORMAL_CLOCKS),
+    _family(r"normal_and_transform|normal_distribution", 1, "normal", walked=True),
     _family(r"distribution|random|bernoulli|normal_|uniform", 1),
     _family(r"fill|Fill|arange|range_kernel|zero", 1),
     _family(r"copy|Copy|cast", 2),
@@ -200,10 +197,8 @@ def traffic(kernel: Kernel) -> Traffic | None:
             return Traffic(bytes_moved, "unrolled", elements=kernel.elements)
         return Traffic(bytes_moved, variant)
     if kernel.bytes is not None and not (family is not None and family.partial):
-        if _COMPILED_DROPOUT.search(kernel.name):
-            return Traffic(float(kernel.bytes), "dropout", elements=_WORK_ALONE * _elements(kernel)[0])
-        if found := _TRANSCENDENTAL.search(kernel.operator.name):
-            return Traffic(float(kernel.bytes), found[0], elements=float(kernel.elements or 0))
+        if worked := _worked(kernel):
+            return replace(worked, bytes=float(kernel.bytes))
         if family is not None and family.by_channel:
             return replace(_passes(kernel, family, item), bytes=float(kernel.bytes))
         return Traffic(float(kernel.bytes), variant)
@@ -224,6 +219,16 @@ def traffic(kernel: Kernel) -> Traffic | None:
         total = sum(_numel(size) for size in kernel.operator.sizes) + _largest(kernel)
         threads = math.prod(kernel.grid) * math.prod(kernel.block)
         return Traffic(float(min(total, threads * _MOST_PER_THREAD) * item), guessed=True)
+    return None
+
+
+def _worked(kernel: Kernel) -> Traffic | None:
+    """Of kernels whose arithmetic may take longer than their bytes: their elements, and the variant that costs them."""
+    if _COMPILED_DROPOUT.search(kernel.name):
+        elements, guessed = _elements(kernel)
+        return Traffic(0.0, "dropout", guessed, elements=_WORK_ALONE * elements)
+    if found := _TRANSCENDENTAL.search(kernel.operator.name):
+        return Traffic(0.0, found[0], elements=float(kernel.elements or 0))
     return None
 
 
@@ -271,7 +276,6 @@ def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
         in_flight=row * item * family.kept * (family.resident // threads),
         elements=elements if family.walked else 0.0,
         waits=_waits(kernel, family),
-        clocks=family.starting,
         rows=rows if family.by_row else 0.0,
         passes=rows / kernel.block[1] / kernel.grid[1] if family.adds_rows else 0.0,
         blocks=float(kernel.grid[0] * kernel.grid[1]) if family.adds_rows or family.by_channel else 0.0,

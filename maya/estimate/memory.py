@@ -53,7 +53,8 @@ def work_seconds(moved: Traffic, device: Device, coefficients: Mapping[str, floa
 
     `coefficients`: `efficiency`, a share of the memory's bandwidth; `cached_rate`, that of what L2 holds (default: the
     same); `elements_per_clock` of one multiprocessor (default: no limit); `row_clocks` of one, that each row costs
-    besides; `pass_s`, seconds of a block's pass over the rows that it adds up.
+    besides; `start_clocks` until generators of random numbers have started; `pass_s`, seconds of a block's pass over
+    the rows that it adds up.
     """
     efficiency = coefficients["efficiency"]
     cached_rate = max(coefficients.get("cached_rate", efficiency), efficiency)
@@ -62,7 +63,9 @@ def work_seconds(moved: Traffic, device: Device, coefficients: Mapping[str, floa
         1 + (streamed / device.l2_bytes) ** 2
     )  # in L2; the shape is fitted, scripts/fit/memory
     streamed_s = streamed / device.memory_bandwidth * (held / cached_rate + (1 - held) / efficiency)
-    waiting_s = moved.waits * WAIT_S + moved.clocks / device.clock_hz
+    waiting_s = (
+        moved.waits * WAIT_S + (moved.clocks + coefficients.get("start_clocks", 0.0)) / device.clock_hz
+    )
     clocks = moved.elements / coefficients.get("elements_per_clock", math.inf)
     clocks += moved.rows * coefficients.get("row_clocks", 0.0)
     working = min(moved.blocks or math.inf, device.multiprocessors)

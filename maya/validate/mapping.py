@@ -26,7 +26,7 @@ class Mapped:
     argv: tuple[str, ...]
     cluster: Cluster
     world: int
-    environment: tuple[tuple[str, str], ...] = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
+    environment: tuple[tuple[str, str], ...]
     # Kind of operation -> how many times longer the measured software takes for it than what the example calls.
     slower: tuple[tuple[str, float], ...] = ()
 
@@ -54,16 +54,23 @@ def map_row(row: Row) -> Mapped | Unmapped:
         cluster = _cluster(row)
         slower = tuple(SLOWER.get((row.source, cluster.device.key), {}).items())
         if "FSDP" in row.text("framework"):
-            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), slower=slower)
+            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), _fsdp_environment(row), slower)
         if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
             return Unmapped(f"no example for {row.text('framework')}")
         environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} | megatron_environment(row)
         argv, variables = megatron_arguments(row), tuple(environment.items())
-        return Mapped(MEGATRON, argv, cluster, row.number("gpus"), variables, slower=slower)
+        return Mapped(MEGATRON, argv, cluster, row.number("gpus"), variables, slower)
     except KeyError as missing:
         return Unmapped(f"the source does not state {missing.args[0]}")
     except MappingError as error:
         return Unmapped(str(error))
+
+
+def _fsdp_environment(row: Row) -> tuple[tuple[str, str], ...]:
+    """Variables that the source's launcher sets."""
+    if "torchtitan" in row.text("framework"):  # run_llama_train.sh of 2024, run_train.sh since
+        return (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)
+    return (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
 
 
 def _fsdp(row: Row) -> tuple[str, ...]:
@@ -197,14 +204,14 @@ PARTS = 1.17
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
 # llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too
 # (its doc/en/install.md): what was fitted on the A100s of llm-foundry is taken for it.
-_FLASH_ATTENTION_1 = {"attention": 1.85}
+_FLASH_ATTENTION_1 = {"attention": 1.9}
 SLOWER = {
     ("llm_foundry_fsdp_h100_a100", "a100_sxm"): _FLASH_ATTENTION_1,
-    ("llm_foundry_fsdp_h100_a100", "h100_sxm"): _FLASH_ATTENTION_1 | {"gemm": 1.3},
+    ("llm_foundry_fsdp_h100_a100", "h100_sxm"): _FLASH_ATTENTION_1 | {"gemm": 1.25},
     ("internevo_7b_a100", "a100_sxm"): _FLASH_ATTENTION_1,
     # All-reduces while it trained, over what vTrain timed of them alone: fitted on the fit share, likewise. Its rows on
     # several nodes do not show it.
-    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 1.85},
+    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 1.9},
 }
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}
@@ -249,7 +256,7 @@ FABRICS: dict[str, dict[str, Any]] = {
 # these days (scripts/fit/network). The 5.07 GB/s of Jean Zay's A100s are of January 2022. Those of its V100s are of
 # May 2021; its network is known to have been broken for days then (docs/accuracy.md).
 REACHED_SINCE = {
-    ("bigscience_bloom", "02-20"): 0.14,
-    ("bigscience_bloom", "02-25"): 0.4,
+    ("bigscience_bloom", "02-20"): 0.13,
+    ("bigscience_bloom", "02-25"): 0.35,
     ("bigscience_v100", "07-10"): 0.02,
 }

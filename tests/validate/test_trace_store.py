@@ -20,7 +20,7 @@ def examples(tmp_path):
 
 @pytest.fixture
 def job():
-    return Mapped("a/train.py", ("--layers", "2"), load("dgx-a100"), 2)
+    return Mapped("a/train.py", ("--layers", "2"), load("dgx-a100"), 2, ())
 
 
 def test_a_trace_comes_back_as_it_was_kept(tmp_path, examples, job):

@@ -158,6 +158,13 @@ def test_bloom_waits_for_each_kernel_as_its_scripts_did(rows):
     assert "CUDA_LAUNCH_BLOCKING" not in other and blocking["CUDA_LAUNCH_BLOCKING"] == "1"
 
 
+def test_torchtitan_has_the_segments_of_its_launcher(rows):
+    titan = FSDP.replace("llm-foundry FSDP", "torchtitan FSDP2")
+    other, expandable = (dict(map_row(rows(row)[0]).environment) for row in (FSDP, titan))
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in other
+    assert expandable == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
 def test_stages_of_unequal_layers_are_not_guessed(rows):
     bloom = MEGATRON.replace("Megatron-LM", "Megatron-DeepSpeed (BigScience BLOOM)")
     unknown, none_left = (

@@ -197,8 +197,8 @@ def traffic(kernel: Kernel) -> Traffic | None:
             return Traffic(bytes_moved, "unrolled", elements=kernel.elements)
         return Traffic(bytes_moved, variant)
     if kernel.bytes is not None and not (family is not None and family.partial):
-        if worked := _worked(kernel):
-            return replace(worked, bytes=float(kernel.bytes))
+        if worked := _worked(kernel, float(kernel.bytes)):
+            return worked
         if family is not None and family.by_channel:
             return replace(_passes(kernel, family, item), bytes=float(kernel.bytes))
         return Traffic(float(kernel.bytes), variant)
@@ -222,13 +222,13 @@ def traffic(kernel: Kernel) -> Traffic | None:
     return None
 
 
-def _worked(kernel: Kernel) -> Traffic | None:
-    """Of kernels whose arithmetic may take longer than their bytes: their elements, and the variant that costs them."""
+def _worked(kernel: Kernel, moved: float) -> Traffic | None:
+    """Of a kernel whose arithmetic may take longer than the bytes it moves: the variant that costs its elements."""
     if _COMPILED_DROPOUT.search(kernel.name):
         elements, guessed = _elements(kernel)
-        return Traffic(0.0, "dropout", guessed, elements=_WORK_ALONE * elements)
+        return Traffic(moved, "dropout", guessed, elements=_WORK_ALONE * elements)
     if found := _TRANSCENDENTAL.search(kernel.operator.name):
-        return Traffic(0.0, found[0], elements=float(kernel.elements or 0))
+        return Traffic(moved, found[0], elements=float(kernel.elements or 0))
     return None
 
 

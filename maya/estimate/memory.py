@@ -59,13 +59,11 @@ def work_seconds(moved: Traffic, device: Device, coefficients: Mapping[str, floa
     efficiency = coefficients["efficiency"]
     cached_rate = max(coefficients.get("cached_rate", efficiency), efficiency)
     streamed = moved.bytes + spilled_bytes(moved, device)
-    held = _WARM_SHARE / (
-        1 + (streamed / device.l2_bytes) ** 2
-    )  # in L2; the shape is fitted, scripts/fit/memory
+    # In L2; the shape is fitted, scripts/fit/memory.
+    held = _WARM_SHARE / (1 + (streamed / device.l2_bytes) ** 2)
     streamed_s = streamed / device.memory_bandwidth * (held / cached_rate + (1 - held) / efficiency)
-    waiting_s = (
-        moved.waits * WAIT_S + (moved.clocks + coefficients.get("start_clocks", 0.0)) / device.clock_hz
-    )
+    idle_clocks = moved.clocks + coefficients.get("start_clocks", 0.0)
+    waiting_s = moved.waits * WAIT_S + idle_clocks / device.clock_hz
     clocks = moved.elements / coefficients.get("elements_per_clock", math.inf)
     clocks += moved.rows * coefficients.get("row_clocks", 0.0)
     working = min(moved.blocks or math.inf, device.multiprocessors)

@@ -18,6 +18,7 @@ from maya.validate.rows import Row
 
 MEGATRON = "megatron/pretrain_gpt.py"
 FSDP = "fsdp/train.py"
+_ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 @dataclass(frozen=True)
@@ -54,23 +55,24 @@ def map_row(row: Row) -> Mapped | Unmapped:
         cluster = _cluster(row)
         slower = tuple(SLOWER.get((row.source, cluster.device.key), {}).items())
         if "FSDP" in row.text("framework"):
-            return Mapped(FSDP, _fsdp(row), cluster, row.number("gpus"), _fsdp_environment(row), slower)
-        if not re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
+            script, argv, environment = FSDP, _fsdp(row), _fsdp_environment(row)
+        elif re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
+            script, argv = MEGATRON, megatron_arguments(row)
+            environment = _ONE_CONNECTION | megatron_environment(row)
+        else:
             return Unmapped(f"no example for {row.text('framework')}")
-        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} | megatron_environment(row)
-        argv, variables = megatron_arguments(row), tuple(environment.items())
-        return Mapped(MEGATRON, argv, cluster, row.number("gpus"), variables, slower)
+        return Mapped(script, argv, cluster, row.number("gpus"), tuple(environment.items()), slower)
     except KeyError as missing:
         return Unmapped(f"the source does not state {missing.args[0]}")
     except MappingError as error:
         return Unmapped(str(error))
 
 
-def _fsdp_environment(row: Row) -> tuple[tuple[str, str], ...]:
+def _fsdp_environment(row: Row) -> dict[str, str]:
     """Variables that the source's launcher sets."""
     if "torchtitan" in row.text("framework"):  # run_llama_train.sh of 2024, run_train.sh since
-        return (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)
-    return (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
+        return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    return _ONE_CONNECTION
 
 
 def _fsdp(row: Row) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from maya.validate.recorder import Recorder
 from maya.validate.rows import Row, read_rows
 from maya.validate.split import Share, in_share, is_fit
 from maya.validate.statistics import CONFIGURATION, GROUP
-from maya.validate.traces import TraceStore, Unjudged
+from maya.validate.traces import TraceStore, Unjudged, job_key
 
 COLUMNS = (
     "id", "verdict", "predicted_iteration_time_s", "measured_iteration_time_s", "error", "reason",
@@ -115,6 +115,7 @@ def details_path(out: Path) -> Path:
 
 
 Predicted = tuple[dict[str, Any], dict[str, float]]  # a line and the shares of its time
+Recorded = Unjudged | Recording
 
 
 def _predictions(
@@ -136,9 +137,8 @@ def _predictions(
     new = {row.id for members in telling for row, it in members if not inputs.kept(it)}
     count = workers or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(count) as recorders, ProcessPoolExecutor(count) as judges:
-        recordings = [
-            [(row, it, recorders.submit(_record, it, inputs)) for row, it in members] for members in telling
-        ]
+        record = partial(recorders.submit, _record, inputs=inputs)
+        recordings = _recordings(telling, inputs, record)
         _tell_when_recorded(itertools.chain.from_iterable(recordings), new, recording)
         for recorded in recordings:
             yield from _judged(
@@ -146,8 +146,23 @@ def _predictions(
             )
 
 
+def _recordings(
+    telling: list[list[tuple[Row, Mapped]]], inputs: Inputs, record: Callable[[Mapped], Future[Recorded]]
+) -> list[list[tuple[Row, Mapped, Future[Recorded]]]]:
+    """Rows of one job, measured twice or on two networks, share its recording."""
+    jobs: dict[str, Future[Recorded]] = {}
+
+    def recording(mapped: Mapped) -> Future[Recorded]:
+        key = job_key(mapped, inputs.examples)
+        if key not in jobs:
+            jobs[key] = record(mapped)
+        return jobs[key]
+
+    return [[(row, it, recording(it)) for row, it in members] for members in telling]
+
+
 def _tell_when_recorded(
-    recordings: Iterable[tuple[Row, Mapped, Future[Any]]],
+    recordings: Iterable[tuple[Row, Mapped, Future[Recorded]]],
     new: set[str],
     recording: Callable[[str, int, int], None],
 ) -> None:
@@ -175,7 +190,7 @@ def _neighbours(pair: tuple[Row, Mapped]) -> tuple[str, int]:
 
 
 def _judged(
-    members: list[tuple[Row, Mapped, Unjudged | Recording]],
+    members: list[tuple[Row, Mapped, Recorded]],
     wanted: set[str],
     inputs: Inputs,
     judges: ProcessPoolExecutor,
@@ -195,7 +210,7 @@ def _judged(
 _recorder = Recorder()  # of this worker process
 
 
-def _record(mapped: Mapped, inputs: Inputs) -> Unjudged | Recording:
+def _record(mapped: Mapped, inputs: Inputs) -> Recorded:
     """Sees to it that the row's trace is kept, and says what that tells of its family's others."""
     store = TraceStore(inputs.traces)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,31 +59,46 @@ ROWS = """id,gpu,gpus,framework,model,layers,hidden,ffn,heads,seq,vocab,mbs,gbs,
 small-1,A100,2,FSDP,GPT,2,256,1024,4,128,1024,1,2,bf16,0.01
 small-2,A100,2,FSDP,GPT,3,256,1024,4,128,1024,1,2,bf16,0.01
 other-3,A100,2,FSDP,GPT,2,256,1024,4,128,1024,2,4,bf16,0.01
+small-4,A100,2,FSDP,GPT,2,256,1024,4,128,1024,1,2,bf16,0.02
 """
 
 
-def test_rows_of_a_source_are_judged_together(tmp_path: Path) -> None:
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """The examples; each rank of the FSDP example adds a letter to `ran`, the first an "A"."""
+    folder = Path(shutil.copytree(EXAMPLES, tmp_path / "examples"))
+    script = folder / "fsdp/train.py"
+    noting = f"open({str(tmp_path / 'ran')!r}, 'a').write(chr(ord('A') + int(os.environ['RANK'])))"
+    text = script.read_text()
+    assert text.count("\nimport os\n") == 1
+    script.write_text(text.replace("\nimport os\n", f"\nimport os; {noting}\n"))
+    return folder
+
+
+def test_rows_of_a_source_are_judged_together(tmp_path: Path, examples: Path) -> None:
     table, traces = tmp_path / "rows.csv", tmp_path / "traces"
     table.write_text(ROWS)
     told: list[tuple[str, int, int]] = []
     predicted = validate(
-        table, EXAMPLES, tmp_path / "out.csv", traces=traces, workers=2, recording=lambda *it: told.append(it)
+        table, examples, tmp_path / "out.csv", traces=traces, workers=2, recording=lambda *it: told.append(it)
     )
     assert {row_id for row_id, _, _ in told} == set(predicted["id"])
-    assert [(done, of) for _, done, of in told] == [(1, 3), (2, 3), (3, 3)]
+    assert [(done, of) for _, done, of in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert (tmp_path / "ran").read_text().count("A") == 3  # one job is measured twice, and runs once
     assert set(predicted["verdict"]) == {"FITS"}
     times = predicted.set_index("id")["predicted_iteration_time_s"]
     rows = {row.id: (row, map_row(row)) for row in read_rows(table)}
     traces_of = {}
     for row, mapped in rows.values():
         assert isinstance(mapped, Mapped)
-        trace = TraceStore(traces).read(mapped, EXAMPLES)
+        trace = TraceStore(traces).read(mapped, examples)
         assert isinstance(trace, JobTrace)
         traces_of[row.id] = trace
         alone = judge_trace(trace, mapped.cluster).prediction
         assert (alone.iteration_time_s == pytest.approx(times[row.id], rel=1e-5)) == (row.id == "other-3")
-    script = ScriptTimes.of([Recording.of(traces_of[name]) for name in ("small-1", "small-2")])
-    for name in ("small-1", "small-2"):
+    judged_together = ("small-1", "small-2", "small-4")
+    script = ScriptTimes.of([Recording.of(traces_of[name]) for name in judged_together])
+    for name in judged_together:
         together = judge_trace(traces_of[name], rows[name][1].cluster, script=script).prediction
         assert together.iteration_time_s == pytest.approx(times[name], rel=1e-5)
 
@@ -92,7 +108,7 @@ def test_rows_of_a_source_are_judged_together(tmp_path: Path) -> None:
     )
     again: list[tuple[str, int, int]] = []
     resumed = validate(
-        table, EXAMPLES, tmp_path / "out.csv", traces=traces, recorded=True,
+        table, examples, tmp_path / "out.csv", traces=traces, recorded=True,
         recording=lambda *it: again.append(it),
     )  # fmt: skip
     assert not again

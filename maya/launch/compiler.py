@@ -1,4 +1,4 @@
-"""PyTorch's compiler where devices are virtual: imported and hashed once for all ranks, and choosing without timing."""
+"""PyTorch's compiler where devices are virtual: imported and made ready once for all ranks, and choosing without timing."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ COMPILER = (
     "triton.compiler.code_generator",
 )
 
+# The sources by which PyTorch's compiler and Triton key their caches (libtriton.so among them, 0.4 GB), and
+# what the compiler may trace.
+_REMEMBERED = (
+    ("torch._inductor.codecache", "torch_key"),
+    ("triton.runtime.cache", "triton_key"),
+    ("triton.compiler.compiler", "triton_key"),  # until Triton 3.4
+    ("torch.overrides", "get_overridable_functions"),
+)
+
 
 def with_compiler(modules: list[str]) -> Iterator[str]:
     """`modules`, and the rest of PyTorch's compiler where one of them has brought a part."""
@@ -31,11 +40,11 @@ def with_compiler(modules: list[str]) -> Iterator[str]:
         yield from COMPILER
 
 
-def hash_compiler() -> None:
-    """PyTorch's sources, by which its compiler keys its caches: once, not at every rank's first torch.compile."""
-    codecache = sys.modules.get("torch._inductor.codecache")
-    if key := getattr(codecache, "torch_key", None):
-        key()
+def ready_compiler() -> None:
+    """Works out what is remembered from then on: once, not at every rank's first torch.compile."""
+    for module, name in _REMEMBERED:
+        if function := getattr(sys.modules.get(module), name, None):
+            function()
 
 
 class ChooseUntimed:

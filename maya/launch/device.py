@@ -26,6 +26,20 @@ def steering_facts(cluster: Cluster) -> dict[str, int]:
     }
 
 
+def asked_properties(cluster: Cluster) -> dict[str, object]:
+    """What packages ask of the device while they are imported, as `torch.cuda.get_device_properties` names it."""
+    device = cluster.device
+    return {
+        "name": device.name,
+        "major": device.compute_capability[0],
+        "minor": device.compute_capability[1],
+        "multi_processor_count": device.multiprocessors,
+        "total_memory": device.memory_bytes,
+        "L2_cache_size": device.l2_bytes,
+        "shared_memory_per_block_optin": device.shared_memory_per_block,
+    }
+
+
 def device_lines(cluster: Cluster, cuda_version: str) -> list[str]:
     device = cluster.device
     major, minor = (int(part) for part in cuda_version.split(".")[:2])

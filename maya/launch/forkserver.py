@@ -16,7 +16,7 @@ from maya.clusters.types import Cluster
 from maya.launch.connection import Connection
 from maya.launch.control import Control
 from maya.launch.crew import Crew
-from maya.launch.device import device_lines, write_rank_config
+from maya.launch.device import asked_properties, device_lines, write_rank_config
 from maya.launch.environment import (
     LaunchError,
     available_cores,
@@ -222,7 +222,7 @@ class ForkServer:
         if self._warmed_for == wanted and self._process is not None and self._process.poll() is None:
             return
         answer = self._start_server(wanted)
-        if answer["cuda_initialised"]:
+        if answer["needs_cuda"]:
             self._start_server(ALWAYS)
         elif late := answer["rank_dependent"]:
             # These look at their rank while they are imported: each rank imports them itself.
@@ -246,7 +246,8 @@ class ForkServer:
             )
         theirs.close()
         self._connection = Connection(ours)
-        self._connection.send({"do": "warm", "modules": list(modules)})
+        properties = asked_properties(self.cluster)
+        self._connection.send({"do": "warm", "modules": list(modules), "properties": properties})
         for answer in self._connection.answers(START_SECONDS):
             return answer
         raise LaunchError(f"the fork server did not start: {self._last_words()}")

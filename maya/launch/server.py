@@ -15,10 +15,13 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from maya.launch import undrawn
-from maya.launch.compiler import ChooseUntimed, hash_compiler, with_compiler
+from maya.launch.asked import answered
+from maya.launch.compiler import ChooseUntimed, ready_compiler, with_compiler
 from maya.launch.readings import READINGS
 
 # Modules that look at these while they are imported must be imported by each rank itself.
@@ -66,7 +69,7 @@ class Server:
 
     def _handle(self, request: dict[str, Any]) -> None:
         if request["do"] == "warm":
-            self._send(warm(request["modules"]))
+            self._send(warm(request["modules"], request["properties"]))
         elif request["do"] == "kill":
             self._kill(request["names"])
         else:
@@ -120,8 +123,31 @@ def kill_group(pid: int) -> None:
             continue
 
 
-def warm(modules: list[str]) -> dict[str, Any]:
-    """Imports `modules`. Says which of them read a rank's variables."""
+def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
+    """Imports `modules`. Says which of them read a rank's variables, and whether any needs an initialised CUDA."""
+    import torch
+
+    with answered(properties) as unknown, _rank_variables_read() as read:
+        rank_dependent: list[str] = []
+        imported: list[str] = []
+        for module in with_compiler(modules):
+            read.clear()
+            try:
+                importlib.import_module(module)
+            except Exception:  # the rank will meet it again, and report it as the script's own
+                continue
+            (rank_dependent if read else imported).append(module)
+    ready_compiler()
+    undrawn.leave_undrawn()
+    gc.collect()
+    gc.freeze()  # pages of what is imported stay shared with the ranks
+    needs_cuda = torch.cuda.is_initialized() or bool(unknown)
+    return {"warm": imported, "rank_dependent": rank_dependent, "needs_cuda": needs_cuda}
+
+
+@contextmanager
+def _rank_variables_read() -> Iterator[set[str]]:
+    """Those of RANK_VARIABLES that are read within."""
     watched = type(os.environ)
     read: set[str] = set()
     original = watched.__getitem__
@@ -131,27 +157,11 @@ def warm(modules: list[str]) -> dict[str, Any]:
             read.add(key)
         return original(self, key)
 
-    rank_dependent: list[str] = []
-    imported: list[str] = []
     watched.__getitem__ = watch  # type: ignore[method-assign]
     try:
-        for module in with_compiler(modules):
-            read.clear()
-            try:
-                importlib.import_module(module)
-            except Exception:  # the rank will meet it again, and report it as the script's own
-                continue
-            (rank_dependent if read else imported).append(module)
+        yield read
     finally:
         watched.__getitem__ = original  # type: ignore[method-assign]
-    hash_compiler()
-    torch = sys.modules.get("torch")
-    initialised = bool(torch and torch.cuda.is_initialized())
-    if torch:
-        undrawn.leave_undrawn()
-    gc.collect()
-    gc.freeze()  # pages of what is imported stay shared with the ranks
-    return {"warm": imported, "rank_dependent": rank_dependent, "cuda_initialised": initialised}
 
 
 def main() -> None:

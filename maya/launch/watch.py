@@ -23,7 +23,9 @@ from maya.launch.stages import Between, hashes_in_line, telling
 from maya.launch.steady import classes, repetitions, steady_period, whole_iterations
 from maya.launch.types import Job, OutOfMemory, Run
 
-POLL_SECONDS = 0.002
+# Looks at what ranks share: so far apart, or a hundredth of what the ranks have worked since they last rested. Every
+# 2 ms a watch takes 6 % of a core from them.
+POLL_SECONDS, POLL_SHARE, LONGEST_POLL_SECONDS = 0.002, 0.01, 0.1
 LOOK_SECONDS = 0.5  # between looks at whether ranks still work
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
 STEADY_ITERATIONS = 2
@@ -80,6 +82,7 @@ class Watch:
         self.first_iteration_tells = False
         self.stepped_at: float | None = None  # time.monotonic(), of the first step
         self.rested_at = (0, time.monotonic())  # steps, and when
+        self.resumed_at = time.monotonic()
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()
@@ -92,7 +95,7 @@ class Watch:
                 return run.with_seconds(seconds)
 
     def _turn(self, deadline: float) -> Run | None:
-        for answer in self.connection.answers(POLL_SECONDS):
+        for answer in self.connection.answers(self._poll_seconds()):
             if "ended" in answer and answer["ended"].startswith("rank ") and (run := self._left(answer)):
                 return run
         if mismatch := self.control.mismatch:
@@ -104,12 +107,18 @@ class Watch:
                 None, f"no steady iteration within {self.job.timeout_s:.0f} s\n{self._whereabouts()}"
             )
         if self.crew.all_paused:
-            return self._all_at_rest()
+            run = self._all_at_rest()
+            self.resumed_at = time.monotonic()
+            return run
         if self.progress.stalled:
             return self._failed(
                 None, f"the ranks have waited for each other for {HANG_SECONDS:.0f} s\n{self._whereabouts()}"
             )
         return None
+
+    def _poll_seconds(self) -> float:
+        worked = time.monotonic() - self.resumed_at
+        return min(max(POLL_SECONDS, POLL_SHARE * worked), LONGEST_POLL_SECONDS)
 
     def _all_at_rest(self) -> Run | None:
         """Every rank waits at the same optimizer step, or has finished."""

@@ -1,4 +1,4 @@
-"""PyTorch's compiler where devices are virtual: imported and made ready once for all ranks, and choosing without timing."""
+"""PyTorch's compiler where devices are virtual: made ready once for all ranks, and choosing without timing."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
     undrawn.leave_undrawn()
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
-    needs_cuda = torch.cuda.is_initialized() or bool(unknown)
+    needs_cuda = torch.cuda.is_initialized() or bool(unknown)  # type: ignore[no-untyped-call]
     return {"warm": imported, "rank_dependent": rank_dependent, "needs_cuda": needs_cuda}
 
 

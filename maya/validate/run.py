@@ -137,8 +137,7 @@ def _predictions(
     new = {row.id for members in telling for row, it in members if not inputs.kept(it)}
     count = workers or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(count) as recorders, ProcessPoolExecutor(count) as judges:
-        record = partial(recorders.submit, _record, inputs=inputs)
-        recordings = _recordings(telling, inputs, record)
+        recordings = _recordings(telling, inputs, lambda it: recorders.submit(_record, it, inputs))
         _tell_when_recorded(itertools.chain.from_iterable(recordings), new, recording)
         for recorded in recordings:
             yield from _judged(

@@ -125,6 +125,8 @@ def kill_group(pid: int) -> None:
 
 def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
     """Imports `modules`. Says which of them read a rank's variables, and whether any needs an initialised CUDA."""
+    if not modules:
+        return {"warm": [], "rank_dependent": [], "needs_cuda": False}
     import torch
 
     with answered(properties) as unknown, _rank_variables_read() as read:

@@ -16,6 +16,7 @@ from rich.console import Console
 from maya.errors import MayaError
 from maya.estimate.recordings import ScriptTimes
 from maya.launch.environment import require_cuda_build
+from maya.launch.lessons import FILE as LESSONS
 from maya.search.driver import Search
 from maya.search.experiment import Plan, changes, make_plan
 from maya.search.journal import Journal
@@ -166,7 +167,10 @@ def _search(
     for note in search.dominance.notes:
         console.print(note, highlight=False)
     script = plan.script if plan.module else str(Path(plan.script).resolve())
-    judges = ScriptJudges(script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache, plan.reuse())
+    judges = ScriptJudges(
+        script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache, plan.reuse(),
+        lessons=str((directory / LESSONS).resolve()),
+    )  # fmt: skip
     began = time.monotonic()
     with progress:
         progress.watch(search)

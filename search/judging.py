@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maya.clusters.types import Cluster
@@ -33,6 +34,7 @@ class ScriptJudges:
     timeout_s: float = 600.0
     cache: bool = True  # judge what is recorded of the same work already
     reuse: Reuse = field(default_factory=dict)  # what the space's lookups file tells
+    lessons: str | None = None  # the file of what trials told of the script, for those that follow
 
     def __call__(self) -> AbstractContextManager[Judge]:
         return self._open()
@@ -43,7 +45,8 @@ class ScriptJudges:
         from maya.predict import Predictor  # loads the emulator: only where trials run
 
         cache = TraceCache.default() if self.cache else None
-        with Predictor(self.cluster, cache=cache, trust=Trust(), reuse=self.reuse) as predictor:
+        trust = Trust(lessons=Path(self.lessons) if self.lessons else None)
+        with Predictor(self.cluster, cache=cache, trust=trust, reuse=self.reuse) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:
                 os.chdir(self.directory)  # Tune moves a reused worker to a directory of each trial's

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from maya.launch.forkserver import ForkServer
+from maya.launch.lessons import Lesson, Lessons, identity
 from maya.launch.roles import Role
 from maya.launch.types import Job, Known, Run
 
@@ -15,6 +16,36 @@ SEVERAL_JOBS = 3  # of one script: enough to take what they had in common to be 
 _INFERRING_PAYS = 4  # ranks, from which it takes fewer to infer classes than there are, once unchecked
 _DOUBTED = 8  # every so manieth job, axes along which all ranks are alike are looked at again
 _AS_BEFORE = "as in the jobs of this script before"
+
+
+@dataclass
+class _Taught:
+    """By all jobs of a script so far."""
+
+    enough: dict[Role, float]  # jobs that must have been alike along an axis
+    steady: int = 0
+    telling: int = 0
+    trusting: int = 0
+    alike: Counter[Role] = field(default_factory=Counter)  # in how many jobs since one where they were not
+
+    def learn(self, lesson: Lesson) -> None:
+        if lesson.steady is not None:
+            self.steady = self.steady + 1 if lesson.steady else 0
+        if lesson.telling is not None:
+            self.telling = self.telling + 1 if lesson.telling else 0
+        self.trusting += lesson.knew
+        self.enough.update(dict.fromkeys(lesson.missed, math.inf))
+        for role, alike in lesson.alike_along:
+            self.alike[role] = self.alike[role] + 1 if alike else 0
+            self.enough[role] *= 1 if alike else 2
+
+    @property
+    def roles_alike(self) -> frozenset[Role]:
+        return frozenset(role for role, jobs in self.alike.items() if jobs >= self.enough[role])
+
+    @property
+    def doubted(self) -> bool:
+        return (self.trusting + 1) % _DOUBTED == 0
 
 
 class Trust:
@@ -27,51 +58,45 @@ class Trust:
     iteration of more micro-batches).
     """
 
-    def __init__(self, jobs: int = SEVERAL_JOBS) -> None:
+    def __init__(self, jobs: int = SEVERAL_JOBS, lessons: Path | None = None) -> None:
+        """`lessons`: the file of the run, to which others may add."""
         self._jobs = jobs
-        self._begin(("", False))
-
-    def _begin(self, script: tuple[str, bool]) -> None:
-        self._script = script
-        self._steady = 0
-        self._telling = 0
-        self._trusting = 0
-        self._alike: Counter[Role] = Counter()  # in how many jobs since one where they were not
-        self._enough: dict[Role, float] = defaultdict(lambda: self._jobs)  # of these
+        self._lessons = Lessons(lessons)
+        self._taught: dict[str, _Taught] = defaultdict(lambda: _Taught(defaultdict(lambda: float(jobs))))
 
     def run(self, server: ForkServer, job: Job, directory: Path) -> Run:
         if job.iterations is not None:
             return server.run(job, directory)
-        if (job.script, job.module) != self._script:
-            self._begin((job.script, job.module))
+        for lesson in self._lessons.new():
+            self._taught[lesson.script].learn(lesson)
+        script = identity(job)
+        taught = self._taught[script]
+        steady, telling = taught.steady >= self._jobs, taught.telling >= self._jobs
+        roles = taught.roles_alike
+        known = Known(telling, frozenset() if taught.doubted else roles)
         if job.ranks == "auto" and job.world >= _INFERRING_PAYS:
             job = replace(job, ranks="representatives")
-        steady, telling = self._steady >= self._jobs, self._telling >= self._jobs
-        alike = self._roles_alike()
-        asked = replace(job, iterations=1) if steady else job
-        run = server.run(asked, directory, Known(telling, alike))
-        self._learn_axes(run, alike)
-        if run.status != "traced":
-            return run
-        if not steady:
-            self._steady = self._steady + 1 if (run.steady[0], run.period) == (1, 1) else 0
-        else:
+        run = server.run(replace(job, iterations=1) if steady else job, directory, known)
+        inferring = job.launching == "representatives"
+        lesson = _told_by(run, known, asked_steady=not steady, inferring=inferring)
+        self._lessons.add(replace(lesson, script=script, knew=bool(roles)))
+        if run.status == "traced" and steady:
             run = run.with_note(f"its second iteration is taken as steady without a third, {_AS_BEFORE}")
-        if job.launching == "representatives":
-            if telling:
-                run = run.with_note(f"first iterations tell which ranks work alike, unchecked, {_AS_BEFORE}")
-            elif not alike:  # else there was little to tell apart
-                self._telling = self._telling + 1 if run.first_iteration_tells else 0
+        if run.status == "traced" and telling and inferring:
+            run = run.with_note(f"first iterations tell which ranks work alike, unchecked, {_AS_BEFORE}")
         return run
 
-    def _roles_alike(self) -> frozenset[Role]:
-        alike = {role for role, jobs in self._alike.items() if jobs >= self._enough[role]}
-        self._trusting += bool(alike)
-        return frozenset() if self._trusting % _DOUBTED == 0 else frozenset(alike)
 
-    def _learn_axes(self, run: Run, trusted: frozenset[Role]) -> None:
-        if run.repeated:
-            self._enough.update(dict.fromkeys(trusted, math.inf))
-        for role, alike in run.alike_along.items():
-            self._alike[role] = self._alike[role] + 1 if alike else 0
-            self._enough[role] *= 1 if alike else 2
+def _told_by(run: Run, known: Known, asked_steady: bool, inferring: bool) -> Lesson:
+    """`asked_steady`: it ran on until its iterations repeated. `inferring`: not all of its ranks ran."""
+    missed = frozenset(known.alike_along) if run.repeated else frozenset()
+    lesson = Lesson("", alike_along=tuple(run.alike_along.items()), missed=missed)
+    if run.status != "traced":
+        return lesson
+    if asked_steady:
+        lesson = replace(lesson, steady=(run.steady[0], run.period) == (1, 1))
+    if (
+        inferring and not known.first_iteration_tells and not known.alike_along
+    ):  # else there was little to tell apart
+        lesson = replace(lesson, telling=run.first_iteration_tells)
+    return lesson

@@ -30,11 +30,12 @@ FLASH_ATTENTION = ("flash-attn", "flash_attn", "scripts/transformer-engine bring
 
 
 class Recorder:
-    """Its fork server serves rows of like nodes, and what rows told of a script holds for all that follow."""
+    """Its fork server serves rows of like nodes, and what rows told of a script holds for all that follow: `lessons` is
+    the file that keeps it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lessons: Path) -> None:
         self._predictor: Predictor | None = None
-        self._trust = Trust()
+        self._trust = Trust(lessons=lessons)
 
     def record(self, mapped: Mapped, examples: Path) -> JobTrace | Unjudged:
         """Raises MayaError for what the user must mend."""

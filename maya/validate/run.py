@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pandas as pd
 
 from maya.errors import MayaError
 from maya.estimate.recordings import Recording, ScriptTimes
+from maya.launch.lessons import FILE as LESSONS
 from maya.trace.types import JobTrace
 from maya.validate.mapping import Family, Mapped, Unmapped, family, map_row
 from maya.validate.recorder import Recorder
@@ -206,7 +207,11 @@ def _judged(
         yield future.result()
 
 
-_recorder = Recorder()  # of this worker process
+@cache
+def _recorder(traces: Path) -> Recorder:
+    """Of this worker process."""
+    traces.mkdir(parents=True, exist_ok=True)
+    return Recorder(traces / LESSONS)
 
 
 def _record(mapped: Mapped, inputs: Inputs) -> Recorded:
@@ -215,7 +220,7 @@ def _record(mapped: Mapped, inputs: Inputs) -> Recorded:
     try:
         kept = store.read(mapped, inputs.examples)
         if kept is None:
-            kept = _recorder.record(mapped, inputs.examples)
+            kept = _recorder(inputs.traces).record(mapped, inputs.examples)
             store.keep(mapped, inputs.examples, kept)
     except MayaError as error:
         return Unjudged("FAILED", str(error))

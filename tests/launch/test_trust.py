@@ -81,6 +81,32 @@ def test_another_script_begins_anew():
     assert server.known(trust, replace(JOB, script="other.py")) == {TENSOR, DATA}
 
 
+def test_workers_of_a_run_learn_from_each_other_and_a_run_taken_up_again_knows_it_all(tmp_path: Path) -> None:
+    file = tmp_path / "lessons.jsonl"
+    server, one, other = Server(), Trust(2, file), Trust(2, file)
+    assert server.known(one) == server.known(other) == set()
+    assert server.known(one) == server.known(other) == {TENSOR, DATA}
+    assert server.known(Trust(2, file)) == {TENSOR, DATA}
+    assert server.known(Trust(2, tmp_path / "of another run")) == set()
+
+
+def test_a_script_that_was_changed_begins_anew(tmp_path: Path) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "lessons.jsonl"
+    job = replace(JOB, script=str(script))
+    script.write_text("one")
+    server, trust = Server(), Trust(1, file)
+    assert server.known(trust, job) == set()
+    assert server.known(trust, job) == {TENSOR, DATA}
+    script.write_text("two")
+    assert server.known(trust, job) == set()
+
+
+def test_a_worker_without_the_runs_folder_learns_by_itself(tmp_path: Path) -> None:
+    server, trust = Server(), Trust(1, tmp_path / "not here" / "lessons.jsonl")
+    assert server.known(trust) == set()
+    assert server.known(trust) == {TENSOR, DATA}
+
+
 OPTIMIZERS = """
 import sys, torch
 weights = [torch.zeros(8, device="cuda", requires_grad=True) for _ in range(int(sys.argv[1]))]

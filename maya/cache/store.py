@@ -30,12 +30,6 @@ from maya.trace.types import JobTrace
 VERSION: Final = 1
 _DEFAULT_LIMIT: Final = 4 * 2**30
 _AFTER_EVICTION: Final = 0.9  # of the limit, so that not every writer has to evict
-# An exception of these is the script's own doing; others (a full disk, a lost connection, a module that is installed
-# next) may not come again.
-_DETERMINISTIC = re.compile(
-    r"^(AssertionError|AttributeError|IndexError|KeyError|NameError"
-    r"|NotImplementedError|RuntimeError|SyntaxError|TypeError|ValueError|ZeroDivisionError)(:|$)"
-)
 _RUN_FIELDS = ("status", "world", "launched", "traceback", "failed_rank", "notes")
 
 
@@ -86,7 +80,7 @@ class TraceCache:
 
         What could come out otherwise the next time (a time limit, a killed process, a full disk) is not.
         """
-        if run.status == "failed" and not _fails_always(run):
+        if run.by_chance:
             return False
         try:
             manifest = _manifest(run.directory)
@@ -157,11 +151,6 @@ def _digest_or_none(path: Path) -> str | None:
         return digest(path)
     except OSError:
         return None
-
-
-def _fails_always(run: Run) -> bool:
-    lines = run.traceback.strip().splitlines()
-    return bool(run.failed_rank is not None and lines and _DETERMINISTIC.match(lines[-1]))
 
 
 def _ended(run: Run) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,12 @@ from maya.launch.topology import Topology
 Ranks = Literal["auto", "all", "dedup", "representatives"]
 # Worlds up to this size are started whole: comparing ranks that all run costs little more than inferring.
 SMALL_WORLD = 16
+# An exception of these is the script's own doing; others (a full disk, a lost connection, a module that is installed
+# next) may not come again.
+_DETERMINISTIC = re.compile(
+    r"^(AssertionError|AttributeError|IndexError|KeyError|NameError"
+    r"|NotImplementedError|RuntimeError|SyntaxError|TypeError|ValueError|ZeroDivisionError)(:|$)"
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,13 @@ class Run:
     pace_ns: int | None = None  # what maya/launch/pace.py measured on this machine meanwhile
     # Ranks in `representative_of` that were not started, and whose calls theirs lie between.
     inferred: dict[int, Between] = field(default_factory=dict)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether it failed as another launch may not: a time limit, a killed process, a full disk."""
+        lines = self.traceback.strip().splitlines()
+        own = self.failed_rank is not None and bool(lines) and _DETERMINISTIC.match(lines[-1])
+        return self.status == "failed" and not own
 
     @property
     def merged(self) -> bool:

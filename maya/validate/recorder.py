@@ -54,7 +54,7 @@ class Recorder:
         if trace is not None:
             return trace
         ended = unsimulated(run, job).prediction
-        return Unjudged(ended.verdict, ended.message)
+        return Unjudged(ended.verdict, ended.message, run.by_chance)
 
     def _predictor_on(self, cluster: Cluster) -> Predictor:
         from maya.predict import Predictor  # loads the emulator: only where something runs

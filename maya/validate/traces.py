@@ -24,6 +24,7 @@ class Unjudged:
 
     verdict: str
     message: str
+    by_chance: bool = False  # as another launch may not end: a time limit, a killed process
 
 
 class TraceStore:
@@ -45,8 +46,11 @@ class TraceStore:
         return None
 
     def keep(self, mapped: Mapped, examples: Path, left: JobTrace | Unjudged) -> None:
+        """What ended by chance is not: it is run again when its line is."""
         if isinstance(left, JobTrace):
             self._write(self._folder(mapped, examples), lambda folder: write_job(left, folder))
+            return
+        if left.by_chance:
             return
         text = json.dumps(dataclasses.asdict(left))
         self._write(

@@ -39,6 +39,12 @@ def test_a_job_that_ran_out_of_memory_is_not_run_again(tmp_path, examples, job):
     assert store.read(job, examples) == Unjudged("OOM", "2 GiB short")
 
 
+def test_a_job_that_took_too_long_is_run_again(tmp_path, examples, job):
+    store = TraceStore(tmp_path / "traces")
+    store.keep(job, examples, Unjudged("FAILED", "no steady iteration within 3600 s", by_chance=True))
+    assert store.read(job, examples) is None
+
+
 def test_a_job_is_run_again_when_its_script_arguments_or_device_change(examples, job):
     before = job_key(job, examples)
     assert job_key(dataclasses.replace(job, argv=("--layers", "3")), examples) != before

@@ -169,7 +169,7 @@ def _search(
     script = plan.script if plan.module else str(Path(plan.script).resolve())
     judges = ScriptJudges(
         script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache, plan.reuse(),
-        lessons=str((directory / LESSONS).resolve()),
+        lessons=(directory / LESSONS).resolve(),
     )  # fmt: skip
     began = time.monotonic()
     with progress:

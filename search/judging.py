@@ -34,7 +34,7 @@ class ScriptJudges:
     timeout_s: float = 600.0
     cache: bool = True  # judge what is recorded of the same work already
     reuse: Reuse = field(default_factory=dict)  # what the space's lookups file tells
-    lessons: str | None = None  # the file of what trials told of the script, for those that follow
+    lessons: Path | None = None  # the file of what trials told of the script, for those that follow
 
     def __call__(self) -> AbstractContextManager[Judge]:
         return self._open()
@@ -45,7 +45,7 @@ class ScriptJudges:
         from maya.predict import Predictor  # loads the emulator: only where trials run
 
         cache = TraceCache.default() if self.cache else None
-        trust = Trust(lessons=Path(self.lessons) if self.lessons else None)
+        trust = Trust(lessons=self.lessons)
         with Predictor(self.cluster, cache=cache, trust=trust, reuse=self.reuse) as predictor:
 
             def judge(assignment: Assignment) -> Prediction:

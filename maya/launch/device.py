@@ -6,6 +6,14 @@ from pathlib import Path
 
 from maya.clusters.types import Cluster
 
+_PYTORCHS_NAMES = {
+    "major": "major",
+    "minor": "minor",
+    "multi_processor_count": "multiprocessors",
+    "total_memory": "memory_bytes",
+    "L2_cache_size": "l2_bytes",
+    "shared_memory_per_block_optin": "shared_memory_per_block_optin",
+}
 MEMORY_BUS_BITS = 5120  # only the product with the clock is a datasheet figure: the bandwidth
 
 
@@ -28,16 +36,8 @@ def steering_facts(cluster: Cluster) -> dict[str, int]:
 
 def asked_properties(cluster: Cluster) -> dict[str, object]:
     """What packages ask of the device while they are imported, as `torch.cuda.get_device_properties` names it."""
-    device = cluster.device
-    return {
-        "name": device.name,
-        "major": device.compute_capability[0],
-        "minor": device.compute_capability[1],
-        "multi_processor_count": device.multiprocessors,
-        "total_memory": device.memory_bytes,
-        "L2_cache_size": device.l2_bytes,
-        "shared_memory_per_block_optin": device.shared_memory_per_block,
-    }
+    facts = steering_facts(cluster)
+    return {"name": cluster.device.name} | {theirs: facts[ours] for theirs, ours in _PYTORCHS_NAMES.items()}
 
 
 def device_lines(cluster: Cluster, cuda_version: str) -> list[str]:

@@ -77,26 +77,20 @@ class Trust:
         if job.ranks == "auto" and job.world >= _INFERRING_PAYS:
             job = replace(job, ranks="representatives")
         run = server.run(replace(job, iterations=1) if steady else job, directory, known)
-        inferring = job.launching == "representatives"
-        lesson = _told_by(run, known, asked_steady=not steady, inferring=inferring)
-        self._lessons.add(replace(lesson, script=script, knew=bool(roles)))
-        if run.status == "traced" and steady:
+        traced, inferring = run.status == "traced", job.launching == "representatives"
+        much_to_tell = inferring and not telling and not known.alike_along
+        self._lessons.add(
+            Lesson(
+                script,
+                steady=(run.steady[0], run.period) == (1, 1) if traced and not steady else None,
+                telling=run.first_iteration_tells if traced and much_to_tell else None,
+                alike_along=tuple(run.alike_along.items()),
+                knew=bool(roles),
+                missed=frozenset(known.alike_along) if run.repeated else frozenset(),
+            )
+        )
+        if traced and steady:
             run = run.with_note(f"its second iteration is taken as steady without a third, {_AS_BEFORE}")
-        if run.status == "traced" and telling and inferring:
+        if traced and telling and inferring:
             run = run.with_note(f"first iterations tell which ranks work alike, unchecked, {_AS_BEFORE}")
         return run
-
-
-def _told_by(run: Run, known: Known, asked_steady: bool, inferring: bool) -> Lesson:
-    """`asked_steady`: it ran on until its iterations repeated. `inferring`: not all of its ranks ran."""
-    missed = frozenset(known.alike_along) if run.repeated else frozenset()
-    lesson = Lesson("", alike_along=tuple(run.alike_along.items()), missed=missed)
-    if run.status != "traced":
-        return lesson
-    if asked_steady:
-        lesson = replace(lesson, steady=(run.steady[0], run.period) == (1, 1))
-    if (
-        inferring and not known.first_iteration_tells and not known.alike_along
-    ):  # else there was little to tell apart
-        lesson = replace(lesson, telling=run.first_iteration_tells)
-    return lesson

@@ -82,7 +82,7 @@ class Watch:
         self.first_iteration_tells = False
         self.stepped_at: float | None = None  # time.monotonic(), of the first step
         self.rested_at = (0, time.monotonic())  # steps, and when
-        self.resumed_at = time.monotonic()
+        self.resumed_at = time.monotonic()  # after whatever rest
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()

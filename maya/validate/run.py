@@ -209,7 +209,7 @@ def _judged(
 
 @cache
 def _recorder(traces: Path) -> Recorder:
-    """Of this worker process."""
+    """Of this worker process; what its rows tell of their script lies beside their traces."""
     traces.mkdir(parents=True, exist_ok=True)
     return Recorder(traces / LESSONS)
 

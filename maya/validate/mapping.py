@@ -140,9 +140,8 @@ def _cluster(row: Row) -> Cluster:
     for key, fabric in FABRICS.items():
         if key in row.source:
             node = node.model_copy(update=fabric)
-    for (key, since), share in REACHED_SINCE.items():
-        if key in row.source and date_of(row) >= since:
-            node = reaching(node, share)
+    if (share := reached(row)) is not None:
+        node = reaching(node, share)
     return cluster.model_copy(
         update={
             "node": node,
@@ -158,6 +157,15 @@ def _host_speed(row: Row, cluster: Cluster) -> float:
         speed for (key, *there), speed in HOST_SPEEDS.items() if key in row.source and (*there,) == here
     )
     return next(speeds, cluster.host_speed * (PARTS if here[1].endswith(IN_PARTS) else 1.0))
+
+
+def reached(row: Row) -> float | None:
+    """What share of their rate its NICs reached on that day, where it was fitted on whole iterations."""
+    latest = None
+    for (key, since), share in REACHED_SINCE.items():
+        if key in row.source and date_of(row) >= since:
+            latest = share
+    return latest
 
 
 def reaching(node: Node, share: float) -> Node:
@@ -260,5 +268,5 @@ FABRICS: dict[str, dict[str, Any]] = {
 REACHED_SINCE = {
     ("bigscience_bloom", "02-20"): 0.13,
     ("bigscience_bloom", "02-25"): 0.35,
-    ("bigscience_v100", "07-10"): 0.02,
+    ("bigscience_v100", "07-10"): 0.024,
 }

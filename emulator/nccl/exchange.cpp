@@ -20,6 +20,7 @@ namespace maya::nccl {
 namespace {
 
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
+constexpr std::uint64_t kMostLater = 8;  // messages that another sender may have sent more before
 constexpr int kYields = 50;  // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;
@@ -199,14 +200,37 @@ void deliver(std::byte* to, const Given& from, DataType type) {
   }
 }
 
-// What a member that was never started is taken to send: what this rank sends itself, or nothing.
+// What a rank that runs or ran has sent as far around a like ring as this receive is from its sender; this rank's own
+// first. Stages of a pipeline tell the next one the same things, the first of them a few messages later.
+const Message* sent_alike(const Placed& placed, int member) {
+  auto channel = channel_of(placed, member, false);
+  if (!channel) return nullptr;
+  const auto answer = [&](int rank) -> const Message* {
+    channel->rank = static_cast<std::uint32_t>(rank);
+    for (std::uint64_t later = 0; later <= kMostLater; ++later) {
+      const Message* message = mailbox().find(*channel, placed.sequence + later);
+      if (!message) break;
+      if (message->signature == placed.signature()) return message;
+    }
+    return nullptr;
+  };
+  if (const Message* own = answer(rank_config().rank)) return own;
+  for (int rank = 0; const RankSlot* slot = rank_slot(rank); ++rank)
+    if (!is_in(*slot, RankState::kAbsent))
+      if (const Message* message = answer(rank)) return message;
+  return nullptr;
+}
+
+// What a member that was never started is taken to send: what this rank sends itself, or one like the member does; else
+// nothing.
 const Message* stand_in(const Placed& placed, int member) {
-  const Message* own = placed.call.collective == Collective::kRecv ? nullptr : mailbox().find(placed.channel(), placed.sequence);
-  if (!own && content_of(placed.call.type) != values::Content::kFloat)
+  const Message* message = placed.call.collective == Collective::kRecv ? sent_alike(placed, member)
+                                                                       : mailbox().find(placed.channel(), placed.sequence);
+  if (!message && content_of(placed.call.type) != values::Content::kFloat)
     annotate("{\"note\": " + json_quote("a small " + std::string(name(placed.call.collective)) + " from rank " +
                                           std::to_string(placed.comm->members[static_cast<std::size_t>(member)]) +
                                           ", which was not started, delivered zeros") + "}");
-  return own;
+  return message;
 }
 
 Result complete_from_one(const Placed& placed, int member) {

@@ -20,15 +20,14 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, *, float8_transfers: bool) -
 
         column, row = float8.Float8ColwiseParallel, float8.Float8RowwiseParallel
         gathered = float8.PrepareFloat8ModuleInput
-    parallelize_module(
-        model,
-        mesh,
-        {
-            "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-            "norm": SequenceParallel(),
-            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
-        },
-    )
+    ends = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+    }
+    # Of a pipeline's stage some are no more than nn.Identity.
+    held = {name for name, module in model.named_children() if not isinstance(module, nn.Identity)}
+    parallelize_module(model, mesh, {name: style for name, style in ends.items() if name in held})
     for block in model.blocks:
         parallelize_module(
             block,

@@ -1,5 +1,5 @@
 """Train a GPT-like or LLaMA-like model with FSDP2: parameters, gradients and optimizer state sharded over all ranks,
-or over those that tensor parallelism leaves; sequences over those of context parallelism.
+or over those that tensor and pipeline parallelism leave; sequences over those of context parallelism.
 
 torchrun --nproc-per-node 8 train.py --layers 32 --hidden 4096 --heads 32
 """
@@ -7,12 +7,14 @@ torchrun --nproc-per-node 8 train.py --layers 32 --hidden 4096 --heads 32
 import argparse
 import contextlib
 import os
+from collections.abc import Callable
 from functools import partial
 
 import float8
 import torch
 import torch.distributed as dist
 from context_parallel import shared_sequences
+from pipeline_parallel import Pipeline, cut, parameters_of, stages_of
 from tensor_parallel import cut_up, parallelize
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -45,6 +47,11 @@ parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that sh
 parser.add_argument("--async-tensor-parallel", action="store_true",
                     help="its collectives cut up beside products; of --compile")  # fmt: skip
 parser.add_argument("--context-parallel", type=int, default=1, help="GPUs that share each sequence")
+parser.add_argument("--pipeline-parallel", type=int, default=1, help="GPUs with some of the blocks each")
+parser.add_argument(
+    "--stages-a-rank", type=int, default=1, help="more than 1: interleaved; of --pipeline-parallel"
+)
+parser.add_argument("--step-by-step", action="store_true", help="interleaved as by PyTorch of 2024")
 parser.add_argument(
     "--float8", choices=["tensorwise", "rowwise"], help="matrix products by torchao, scaled so"
 )
@@ -156,18 +163,24 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, args: argparse.Namespace) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(args.vocab, args.hidden)
-        self.blocks = nn.ModuleList(Block(args) for _ in range(args.layers))
-        self.norm = norm(args)
-        self.head = nn.Linear(args.hidden, args.vocab, bias=False)
+    """The `blocks` of a model, with its embedding before the first and its head after the last."""
 
-    def forward(self, tokens: torch.Tensor, rotary: torch.Tensor | None) -> torch.Tensor:
-        x = self.tokens(tokens)
+    def __init__(self, args: argparse.Namespace, blocks: range, rotary: torch.Tensor | None) -> None:
+        super().__init__()
+        self.rotary = rotary
+        first, last = blocks.start == 0, blocks.stop == args.layers
+        self.tokens = nn.Embedding(args.vocab, args.hidden) if first else nn.Identity()
+        self.blocks = nn.ModuleList(Block(args) for _ in blocks)
+        self.norm = norm(args) if last else nn.Identity()
+        self.head = nn.Linear(args.hidden, args.vocab, bias=False) if last else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Tokens [batch, seq] or what the block before makes of them [batch, seq, hidden]: likewise, or logits [batch,
+        seq, vocab]."""
+        x = self.tokens(x)
         for block in self.blocks:
-            x = block(x, rotary)
-        return self.head(self.norm(x))  # [batch, seq, vocab]
+            x = block(x, self.rotary)
+        return self.head(self.norm(x))
 
 
 def rotary_embedding(args: argparse.Namespace, device: torch.device) -> torch.Tensor | None:
@@ -215,22 +228,32 @@ def selective_contexts():
 
 
 def device_mesh(args: argparse.Namespace, device: torch.device) -> DeviceMesh:
-    """Dimensions "data" and, where there are any, "context" and "tensor"."""
+    """Dimensions "data" and, where there are any, "pipeline" before it and "context" and "tensor" behind."""
     world, context, tensor = dist.get_world_size(), args.context_parallel, args.tensor_parallel
-    if world % (context * tensor):
+    pipeline = args.pipeline_parallel
+    if world % (pipeline * context * tensor):
         parser.error(
-            f"--context-parallel {context} * --tensor-parallel {tensor} does not divide {world} ranks"
+            f"--pipeline-parallel {pipeline} * --context-parallel {context} * --tensor-parallel {tensor} does not "
+            f"divide {world} ranks"
         )
     if args.seq % (2 * context):
         parser.error(f"--seq {args.seq} is not divisible by 2 * --context-parallel {context}")
-    sizes = {"data": world // (context * tensor), "context": context, "tensor": tensor}
+    data = world // (pipeline * context * tensor)
+    sizes = {"pipeline": pipeline, "data": data, "context": context, "tensor": tensor}
     names = tuple(name for name, size in sizes.items() if size > 1 or name == "data")
     return dist.init_device_mesh(device.type, tuple(sizes[name] for name in names), mesh_dim_names=names)
 
 
-def sharded_model(args: argparse.Namespace, mesh: DeviceMesh, device: torch.device) -> GPT:
+def sharded_model(
+    args: argparse.Namespace,
+    mesh: DeviceMesh,
+    device: torch.device,
+    blocks: range,
+    rotary: torch.Tensor | None,
+) -> GPT:
+    """Those `blocks` of the model."""
     with torch.device("meta"):  # no rank ever holds the whole model
-        model = GPT(args)
+        model = GPT(args, blocks, rotary)
     if args.float8:
         float8.convert(model, args.float8)
     if args.tensor_parallel > 1:
@@ -244,7 +267,8 @@ def sharded_model(args: argparse.Namespace, mesh: DeviceMesh, device: torch.devi
         fully_shard,
         mesh=mesh["data", "context"]._flatten("shard") if args.context_parallel > 1 else mesh["data"],
         mp_policy=policy,
-        reshard_after_forward=not args.no_reshard_after_forward,
+        # Of a pipeline the next micro-batch wants them again at once.
+        reshard_after_forward=args.pipeline_parallel == 1 and not args.no_reshard_after_forward,
     )
     for index, block in enumerate(model.blocks):
         block = checkpointed(block, args.recompute)
@@ -260,9 +284,10 @@ def sharded_model(args: argparse.Namespace, mesh: DeviceMesh, device: torch.devi
     return model
 
 
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, fused: bool) -> torch.Tensor:
-    """Mean over tokens; logits [tokens, classes], labels [tokens]."""
-    if not fused:
+def cross_entropy(args: argparse.Namespace, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean over tokens; logits [batch, seq, classes], labels [batch, seq]."""
+    logits, labels = logits.flatten(0, 1), labels.flatten()
+    if not args.fused_cross_entropy:
         return functional.cross_entropy(logits.float(), labels)
     from fused_cross_entropy import FusedCrossEntropy
 
@@ -288,69 +313,123 @@ def parallel_contexts(
 def train_step(
     args: argparse.Namespace,
     mesh: DeviceMesh,
-    model: GPT,
+    parts: list[GPT],
+    pipeline: Pipeline | None,
     optimizer: torch.optim.Optimizer,
-    rotary: torch.Tensor | None,
     generator: torch.Generator,
-) -> torch.Tensor:
-    device = next(model.parameters()).device
-    for _ in range(args.accumulation_steps):
-        batch = torch.randint(args.vocab, (args.micro_batch_size, args.seq + 1), generator=generator)
-        batch = batch.to(device)
-        tokens, labels = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
-        with parallel_contexts(args, mesh, tokens, labels, rotary):
-            logits = model(tokens, rotary)
-            loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), args.fused_cross_entropy)
-            (loss / args.accumulation_steps).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+) -> torch.Tensor | None:
+    """The loss, of a pipeline's last stage alone."""
+    parameters = parameters_of(parts)
+    if pipeline is None:
+        loss = forward_backward(args, mesh, parts[0], generator)
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+    else:
+        tokens, labels = next_batch(args, generator, parameters[0].device, args.accumulation_steps)
+        with parallel_contexts(args, mesh, tokens, labels, parts[0].rotary):
+            loss = pipeline.step(tokens, labels)
+        pipeline.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
     if args.float8 == "tensorwise":
-        float8.scale_weights(model)
+        for part in parts:
+            float8.scale_weights(part)
     optimizer.zero_grad()
     return loss
 
 
-def main() -> None:
-    args = parser.parse_args()
-    args.ffn = args.ffn or 4 * args.hidden
-    args.kv_heads = args.kv_heads or args.heads
+def forward_backward(
+    args: argparse.Namespace, mesh: DeviceMesh, model: GPT, generator: torch.Generator
+) -> torch.Tensor:
+    device = next(model.parameters()).device
+    for _ in range(args.accumulation_steps):
+        tokens, labels = next_batch(args, generator, device)
+        with parallel_contexts(args, mesh, tokens, labels, model.rotary):
+            loss = cross_entropy(args, model(tokens), labels)
+            (loss / args.accumulation_steps).backward()
+    return loss
+
+
+def next_batch(
+    args: argparse.Namespace, generator: torch.Generator, device: torch.device, micro_batches: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and labels, each [sequences, seq]."""
+    sequences = args.micro_batch_size * micro_batches
+    batch = torch.randint(args.vocab, (sequences, args.seq + 1), generator=generator).to(device)
+    return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+
+
+def check(args: argparse.Namespace) -> None:
     if not args.llama and (args.tensor_parallel > 1 or args.kv_heads != args.heads):
         parser.error("--tensor-parallel and --kv-heads are for a --llama")
     if args.kv_heads % args.tensor_parallel:
         parser.error(
             f"--kv-heads {args.kv_heads} is not divisible by --tensor-parallel {args.tensor_parallel}"
         )
+    stages = args.pipeline_parallel * args.stages_a_rank
+    if not 1 <= stages <= args.layers or (args.pipeline_parallel == 1 and stages > 1):
+        parser.error(
+            f"--pipeline-parallel {args.pipeline_parallel} * --stages-a-rank {args.stages_a_rank} = {stages} stages of "
+            f"{args.layers} layers"
+        )
     if args.async_tensor_parallel and not (args.compile and args.tensor_parallel > 1):
         parser.error("--async-tensor-parallel is for --compile with --tensor-parallel")
+
+
+def joined() -> torch.device:
+    """This rank's device, in the process group of all."""
     for name, value in ONE_RANK.items():
         os.environ.setdefault(name, value)
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    return device
+
+
+def main() -> None:
+    args = parser.parse_args()
+    args.ffn = args.ffn or 4 * args.hidden
+    args.kv_heads = args.kv_heads or args.heads
+    check(args)
+    device = joined()
     mesh = device_mesh(args, device)
-    model = sharded_model(args, mesh, device)
     rotary = rotary_embedding(args, device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=cuda)
+    parts = [sharded_model(args, mesh, device, blocks, rotary) for blocks in blocks_of(args, mesh)]
+    pipeline = pipeline_of(args, mesh, device, parts) if args.pipeline_parallel > 1 else None
+    optimizer = torch.optim.AdamW(
+        parameters_of(parts), lr=args.lr, betas=(0.9, 0.95), fused=device.type == "cuda"
+    )
     generator = torch.Generator().manual_seed(mesh.get_local_rank("data"))
+    step = partial(train_step, args, mesh, parts, pipeline, optimizer, generator)
     attention = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if args.flash_attention else contextlib.nullcontext()
     with attention:
-        train(args, mesh, model, optimizer, rotary, generator)
+        train(args, step)
     dist.destroy_process_group()
 
 
-def train(
-    args: argparse.Namespace,
-    mesh: DeviceMesh,
-    model: GPT,
-    optimizer: torch.optim.Optimizer,
-    rotary: torch.Tensor | None,
-    generator: torch.Generator,
-) -> None:
+def pipeline_of(
+    args: argparse.Namespace, mesh: DeviceMesh, device: torch.device, parts: list[GPT]
+) -> Pipeline:
+    loss = partial(cross_entropy, args)
+    return Pipeline(
+        parts, mesh["pipeline"], device, args.accumulation_steps, loss, step_by_step=args.step_by_step
+    )
+
+
+def blocks_of(args: argparse.Namespace, mesh: DeviceMesh) -> list[range]:
+    """Of each part of the model that this rank has."""
+    if args.pipeline_parallel == 1:
+        return [range(args.layers)]
+    blocks = cut(args.layers, args.pipeline_parallel * args.stages_a_rank)
+    return [blocks[stage] for stage in stages_of(mesh["pipeline"], args.stages_a_rank)]
+
+
+def train(args: argparse.Namespace, step: Callable[[], torch.Tensor | None]) -> None:
+    first_of_last_stage = dist.get_world_size() // args.pipeline_parallel * (args.pipeline_parallel - 1)
     for iteration in range(1, args.iterations + 1):
-        loss = train_step(args, mesh, model, optimizer, rotary, generator)
-        if iteration % args.log_interval == 0 and dist.get_rank() == 0:
+        loss = step()
+        if iteration % args.log_interval == 0 and dist.get_rank() == first_of_last_stage:
             print(f"iteration {iteration}: loss {loss.item():.4f}", flush=True)
 
 

@@ -76,16 +76,6 @@ def _fsdp_environment(row: Row) -> dict[str, str]:
 
 
 def _fsdp(row: Row) -> tuple[str, ...]:
-    if row.number("pp", 1) > 1:
-        raise MappingError("FSDP with pipeline parallelism: the FSDP example has none")
-    tensor, context = row.number("tp", 1), row.number("cp", 1)
-    replicas = row.number("gpus") // (tensor * context)
-    accumulation = row.number("gbs") / replicas / row.number("mbs")
-    if accumulation != int(accumulation):
-        raise MappingError(
-            f"gbs ({row.number('gbs')}) / replicas ({replicas}) / mbs ({row.number('mbs')}) = "
-            f"{accumulation:g} micro-batches, no whole number"
-        )
     flags: dict[str, Any] = {
         "--layers": row.number("layers"),
         "--hidden": row.number("hidden"),
@@ -94,39 +84,72 @@ def _fsdp(row: Row) -> tuple[str, ...]:
         "--kv-heads": row.number("kv_heads", row.number("heads")),
         "--seq": row.number("seq"),
         "--vocab": vocabulary(row),
-        "--micro-batch-size": row.number("mbs"),
-        "--accumulation-steps": int(accumulation),
         "--iterations": 500000,
     }
+    return flat(flags | _fsdp_batch(row) | _fsdp_parallelism(row) | _fsdp_software(row))
+
+
+def _fsdp_batch(row: Row) -> dict[str, Any]:
+    pipeline = row.number("pp", 1)
+    replicas = row.number("gpus") // (row.number("tp", 1) * row.number("cp", 1) * pipeline)
+    micro_batch, accumulation = row.number("mbs"), row.number("gbs") / replicas / row.number("mbs")
+    if accumulation != int(accumulation):
+        raise MappingError(
+            f"gbs ({row.number('gbs')}) / replicas ({replicas}) / mbs ({row.number('mbs')}) = "
+            f"{accumulation:g} micro-batches, no whole number"
+        )
+    if pipeline > 1 and accumulation == 1:
+        # torchtitan's batch_size is what a pipeline gets at once; it is cut into as many micro-batches as the pipeline
+        # has ranks (the default of pipeline_parallel_microbatches in 2024).
+        if micro_batch % pipeline:
+            raise MappingError(
+                f"a batch of {micro_batch} sequences is not divisible by {pipeline} micro-batches"
+            )
+        micro_batch, accumulation = micro_batch // pipeline, pipeline
+    return {"--micro-batch-size": micro_batch, "--accumulation-steps": int(accumulation)}
+
+
+def _fsdp_parallelism(row: Row) -> dict[str, Any]:
+    flags: dict[str, Any] = {}
+    if row.number("tp", 1) > 1:
+        flags["--tensor-parallel"] = row.number("tp")
+        if "async" in row.text("comm_overlap").lower():
+            flags["--async-tensor-parallel"] = True
+    if row.number("cp", 1) > 1:
+        flags["--context-parallel"] = row.number("cp")
+    if row.number("pp", 1) > 1:
+        flags["--pipeline-parallel"] = row.number("pp")
+        if "interleaved" in row.text("notes").lower():
+            flags["--stages-a-rank"] = row.number("vp", 2)  # torchtitan's default
+            flags["--step-by-step"] = True  # all such rows are of 2024
+    if row.text("sharding") == "SHARD_GRAD_OP":
+        flags["--no-reshard-after-forward"] = True
+    return flags
+
+
+def _fsdp_software(row: Row) -> dict[str, Any]:
+    framework, flags = row.text("framework"), dict[str, Any]()
     for kind in ("full", "selective"):
         if row.text("recompute").startswith(kind):
             flags["--recompute"] = kind
     if "llama" in row.text("model").lower():
         flags["--llama"] = True
-        if "torch.compile" not in row.text("framework"):
+        if "torch.compile" not in framework:
             # Fused since PyTorch 2.9 (pytorch/pytorch#153666), before which all rows were measured.
             flags["--unfused-norm"] = True
-    if tensor > 1:
-        flags["--tensor-parallel"] = tensor
-        if "async" in row.text("comm_overlap").lower():
-            flags["--async-tensor-parallel"] = True
-    if context > 1:
-        flags["--context-parallel"] = context
     if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):
-        if "torchtitan" not in row.text("framework"):
+        if "torchtitan" not in framework:
             raise MappingError("FP8 of Transformer Engine: the FSDP example has torchao's")
         flags["--float8"] = "rowwise" if "rowwise" in row.text("precision") else "tensorwise"
-    if "torch.compile" in row.text("framework"):
+    if "torch.compile" in framework:
         flags["--compile"] = True
-    if re.search("torchtitan|llm-foundry", row.text("framework")) and "h100" in row.text("gpu").lower():
+    if re.search("torchtitan|llm-foundry", framework) and "h100" in row.text("gpu").lower():
         flags["--flash-attention"] = True  # cuDNN's, today's default there, is newer
-    if "llm-foundry" in row.text("framework"):  # its loss_fn is fused_crossentropy, flash-attn's
+    if "llm-foundry" in framework:  # its loss_fn is fused_crossentropy, flash-attn's
         flags["--fused-cross-entropy"] = True
     if row.text("precision").endswith("PURE"):  # Composer: gradients too are reduced in bf16
         flags["--reduce-dtype"] = "bfloat16"
-    if row.text("sharding") == "SHARD_GRAD_OP":
-        flags["--no-reshard-after-forward"] = True
-    return flat(flags)
+    return flags
 
 
 def _cluster(row: Row) -> Cluster:

@@ -130,6 +130,28 @@ def test_fsdp_with_tensor_parallelism_sends_8_bits_where_torchao_casts_before(pr
     )  # all but gradients, norms' inputs and what FSDP keeps whole
 
 
+def test_stages_of_fsdp_interleave_where_nothing_waits_behind_a_receive(predict):
+    """PyTorch launches receives long before they are met, and they hold up what is sent behind them
+    (pytorch/pytorch#188833): two stages a rank idle as long as one does. Exchanged step by step they idle less."""
+    stages, micro_batches = 4, 4
+    llama = [
+        "--llama", "--layers", "8", "--hidden", "4096", "--heads", "32", "--seq", "4096", "--vocab", "4096",
+        "--micro-batch-size", "1", "--accumulation-steps", str(micro_batches), "--pipeline-parallel", str(stages),
+        "--iterations", "500000",
+    ]  # fmt: skip
+    one, two, step_by_step = (
+        predict(["--gpus", "4"], EXAMPLES / "fsdp/train.py", *llama, *own)
+        for own in ([], ["--stages-a-rank", "2"], ["--stages-a-rank", "2", "--step-by-step"])
+    )
+    for prediction in (one, two, step_by_step):
+        assert prediction["verdict"] == "FITS", prediction["message"]
+        breakdown_sums(prediction)
+    bubble = (stages - 1) / (micro_batches + stages - 1)  # of 1F1B
+    assert one["pipeline_bubble"] == pytest.approx(bubble, abs=0.04)
+    assert two["pipeline_bubble"] == pytest.approx(bubble, abs=0.04)
+    assert step_by_step["pipeline_bubble"] < bubble - 0.06
+
+
 def test_fsdp_with_asynchronous_tensor_parallelism_copies_instead_of_gathering(predict):
     llama = [
         "--llama", "--layers", "2", "--hidden", "512", "--heads", "4", "--kv-heads", "4", "--seq", "1024",

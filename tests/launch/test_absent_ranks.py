@@ -147,6 +147,43 @@ def test_who_stands_for_an_absent_stage_tells_what_it_would(launch: Launch) -> N
     assert made[0] == made[1]
 
 
+# torch.distributed.pipelining: stages tell the next one the shape of what they send, as pickled objects; where a rank
+# has several stages the first rank hears it from the last.
+PIPELINING = """
+import os, torch, torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+rank, turns = int(os.environ["RANK"]), {turns}
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl")
+mesh = dist.init_device_mesh("cuda", (4, dist.get_world_size() // 4), mesh_dim_names=("pipeline", "data"))
+pipe, place = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank()
+layers = [torch.nn.Linear(512, 512, device="cuda") for _ in range(turns)]
+stages = [PipelineStage(layer, place + 4 * turn, 4 * turns, device, group=pipe) for turn, layer in enumerate(layers)]
+loss = lambda y, target: (y - target).pow(2).mean()
+schedule = (
+    Schedule1F1B(stages[0], 8, loss_fn=loss) if turns == 1 else ScheduleInterleaved1F1B(stages, 8, loss_fn=loss)
+)
+optimizer = torch.optim.SGD([p for layer in layers for p in layer.parameters()], lr=0.1)
+x = torch.randn(64, 512, device="cuda")
+for iteration in range(500_000):
+    schedule.step(*([x] if place == 0 else []), **(dict(target=x) if place == 3 else {}))
+    for layer in layers:
+        dist.all_reduce(layer.weight.grad, group=mesh["data"].get_group())
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_stages_of_a_pipeline_learn_shapes_from_absent_ones(launch: Launch, turns: int) -> None:
+    script = PIPELINING.replace("{turns}", str(turns))
+    few = launch(script, 32, ranks="representatives")
+    assert few.status == "traced", few.traceback
+    assert few.launched < 16
+    assert not any("not started" in note for note in few.notes)
+    assert work(few) == work(launch(script, 32, ranks="dedup"))
+
+
 def test_ranks_that_share_memory_copy_from_absent_ones(launch: Launch) -> None:
     script = SHARES_MEMORY.replace("{width}", "4")
     runs = [launch(script, 8, ranks=ranks) for ranks in ("dedup", "representatives")]

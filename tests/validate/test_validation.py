@@ -103,11 +103,21 @@ def test_a_torchtitan_row_has_its_tensor_parallelism_and_torchaos_fp8(rows):
         assert words in flags(shared)
     assert "--async-tensor-parallel" in flags(map_row(rows(row.replace("SHARD_GRAD_OP,", "FSDP,asyncTP"))[0]))
     assert "--async-tensor-parallel" not in flags(mapped)
-    for unmapped, reason in (
-        (row.replace("rowwise,8,1,8", "rowwise,4,2,8"), "pipeline parallelism"),
-        (FSDP.replace("amp_bf16", "amp_fp8"), "Transformer Engine"),
-    ):
-        assert reason in map_row(rows(unmapped)[0]).reason
+    assert "Transformer Engine" in map_row(rows(FSDP.replace("amp_bf16", "amp_fp8"))[0]).reason
+
+
+def test_a_torchtitan_row_has_its_pipeline_whose_ranks_cut_the_batch(rows):
+    row = FSDP.replace("llm-foundry FSDP,MPT-7b", "torchtitan FSDP2 + torch.compile,Llama-3.1-405B").replace(
+        "amp_bf16,1,1,64,1,,,8,1024", "bf16,2,4,8,1,,,8,64"
+    )
+    mapped = map_row(rows(row)[0])
+    for words in ("--pipeline-parallel 4", "--micro-batch-size 2", "--accumulation-steps 4"):
+        assert words in flags(mapped)
+    assert "--stages-a-rank" not in flags(mapped)
+    assert "--stages-a-rank 2" in flags(map_row(rows(row + "Interleaved 1F1B")[0]))
+    several = map_row(rows(row.replace("8,64", "8,128"))[0])  # given one after the other
+    assert "--micro-batch-size 8 --accumulation-steps 2" in flags(several)
+    assert "a batch of 6 sequences" in map_row(rows(row.replace("8,64", "6,48"))[0]).reason
 
 
 def test_an_fsdp_row_has_what_its_software_of_that_year_took(rows):

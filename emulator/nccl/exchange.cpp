@@ -200,24 +200,33 @@ void deliver(std::byte* to, const Given& from, DataType type) {
   }
 }
 
-// What a rank that runs or ran has sent as far around a like ring as this receive is from its sender; this rank's own
-// first. Stages of a pipeline tell the next one the same things, the first of them a few messages later.
+// The first message of a channel that looks like what is to be received, from its place on: another sender may have
+// sent a few more before.
+const Message* like(const Placed& placed, const ChannelKey& channel) {
+  for (std::uint64_t later = 0; later <= kMostLater; ++later) {
+    const Message* message = mailbox().find(channel, placed.sequence + later);
+    if (!message) break;
+    if (message->signature == placed.signature()) return message;
+  }
+  return nullptr;
+}
+
+// What a rank that runs or ran has sent to the peer as far around a like ring as this rank is from its sender, else to
+// any; this rank's own first. Stages of a pipeline tell the next one the same things.
 const Message* sent_alike(const Placed& placed, int member) {
   auto channel = channel_of(placed, member, false);
   if (!channel) return nullptr;
-  const auto answer = [&](int rank) -> const Message* {
-    channel->rank = static_cast<std::uint32_t>(rank);
-    for (std::uint64_t later = 0; later <= kMostLater; ++later) {
-      const Message* message = mailbox().find(*channel, placed.sequence + later);
-      if (!message) break;
-      if (message->signature == placed.signature()) return message;
+  const std::int32_t asked = channel->peer;
+  for (int step = 0; step < placed.comm->size; ++step) {
+    channel->peer = (asked + step) % placed.comm->size;
+    channel->rank = static_cast<std::uint32_t>(rank_config().rank);
+    if (const Message* own = like(placed, *channel)) return own;
+    for (int rank = 0; const RankSlot* slot = rank_slot(rank); ++rank) {
+      channel->rank = static_cast<std::uint32_t>(rank);
+      if (is_in(*slot, RankState::kAbsent)) continue;
+      if (const Message* message = like(placed, *channel)) return message;
     }
-    return nullptr;
-  };
-  if (const Message* own = answer(rank_config().rank)) return own;
-  for (int rank = 0; const RankSlot* slot = rank_slot(rank); ++rank)
-    if (!is_in(*slot, RankState::kAbsent))
-      if (const Message* message = answer(rank)) return message;
+  }
   return nullptr;
 }
 

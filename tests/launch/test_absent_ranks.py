@@ -184,6 +184,38 @@ def test_stages_of_a_pipeline_learn_shapes_from_absent_ones(launch: Launch, turn
     assert work(few) == work(launch(script, 32, ranks="dedup"))
 
 
+def test_stages_hear_from_absent_ones_on_the_way_back(launch: Launch) -> None:
+    """As where a rank has a stage near the start and one as near the end: the first hears from the second."""
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl")
+        mesh = dist.init_device_mesh("cuda", (4, world // 4), mesh_dim_names=("pipeline", "data"))
+        pipe, place, replicas = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank(), world // 4
+        options = {"group": pipe, "device": torch.device("cuda"), "use_batch": True}
+        layer = torch.nn.Linear(8, 8, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for step in (1, -1):
+            shape = [(64, 512)]
+            if 0 <= place - step < 4:
+                heard = [None]
+                dist.recv_object_list(heard, rank - step * replicas, **options)
+                assert heard == shape, heard
+            if 0 <= place + step < 4:
+                dist.send_object_list(shape, rank + step * replicas, **options)
+        for _ in range(5):
+            layer(torch.ones(8, 8, device="cuda")).sum().backward()
+            optimizer.step()
+        """,
+        64,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.launched < 16
+    assert not any("not started" in note for note in run.notes)
+
+
 def test_ranks_that_share_memory_copy_from_absent_ones(launch: Launch) -> None:
     script = SHARES_MEMORY.replace("{width}", "4")
     runs = [launch(script, 8, ranks=ranks) for ranks in ("dedup", "representatives")]

@@ -96,14 +96,9 @@ def _not_predicted(part: pd.DataFrame) -> list[str]:
         return []
     lines = ["Without a prediction:", ""]
     for (source, verdict, reason), rows in without.groupby(["source", "verdict", "reason"], dropna=False):
-        because = f": {_first_sentence(reason)}" if isinstance(reason, str) and reason else ""
+        because = f": {reason}" if isinstance(reason, str) and reason else ""
         lines.append(f"- {len(rows)} of {source}, {verdict}{because}")
     return [*lines, ""]
-
-
-def _first_sentence(reason: str) -> str:
-    """What follows is the script's own error, at length."""
-    return reason.splitlines()[0].split(". ")[0][:160]
 
 
 def _by_provenance(part: pd.DataFrame) -> list[str]:

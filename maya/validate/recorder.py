@@ -11,7 +11,7 @@ from maya.errors import MayaError
 from maya.launch.trust import Trust
 from maya.launch.types import Job
 from maya.trace.types import JobTrace
-from maya.validate.mapping import Mapped
+from maya.validate.mapping import MEGATRON, Mapped
 from maya.validate.traces import Unjudged
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ LIBRARIES = {
     ),
     "--float8": ("torchao", "torchao", "pip install torchao"),
 }  # fmt: skip
+MEGATRON_CORE = ("megatron-core", "megatron", "pip install 'maya-search[megatron]'")
 # Without flash-attn Transformer Engine attends unfused and says nothing.
 FLASH_ATTENTION = ("flash-attn", "flash_attn", "scripts/transformer-engine brings its interface")
 
@@ -70,8 +71,10 @@ class Recorder:
 
 
 def require(mapped: Mapped) -> None:
-    """Raises MayaError when the script's arguments ask for a library that is not installed."""
+    """Raises MayaError when the script, or what its arguments ask for, needs a library that is not installed."""
     needed = [library for argument, library in LIBRARIES.items() if argument in mapped.argv]
+    if mapped.script == MEGATRON:
+        needed.append(MEGATRON_CORE)
     if "transformer_engine" in mapped.argv and not {"fused", "unfused"} & set(mapped.argv):
         needed.append(FLASH_ATTENTION)
     for library, module, installed_by in needed:

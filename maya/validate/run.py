@@ -37,6 +37,8 @@ COLUMNS = (
     "id", "verdict", "predicted_iteration_time_s", "measured_iteration_time_s", "error", "reason",
 )  # fmt: skip
 
+NOT_RUN = "NOT RUN"
+
 
 def select(rows: list[Row], source: str | None, sample: int | None, seed: int) -> list[Row]:
     """Raises MayaError when nothing is left."""
@@ -219,11 +221,14 @@ def _record(mapped: Mapped, inputs: Inputs) -> Recorded:
     store = TraceStore(inputs.traces)
     try:
         kept = store.read(mapped, inputs.examples)
-        if kept is None:
-            kept = _recorder(inputs.traces).record(mapped, inputs.examples)
-            store.keep(mapped, inputs.examples, kept)
     except MayaError as error:
         return Unjudged("FAILED", str(error))
+    if kept is None:
+        try:
+            kept = _recorder(inputs.traces).record(mapped, inputs.examples)
+        except MayaError as error:  # for the user to mend: a library that is not installed
+            return Unjudged(NOT_RUN, str(error))
+        store.keep(mapped, inputs.examples, kept)
     return kept if isinstance(kept, Unjudged) else Recording.of(kept)
 
 
@@ -242,16 +247,18 @@ def _judge(row: Row, mapped: Mapped, inputs: Inputs, script: ScriptTimes | None)
 
 def reason_of(message: str) -> str:
     """The line of a prediction's message that says what went wrong: of a traceback the error, not the advice that some
-    end with; else the first, which what the script wrote last may follow."""
+    end with; else the first, which what the script wrote last may follow, without the error that the script made of it.
+    """
     first, *others = message.strip().splitlines() or [""]
     if "Last error:" in others[:-1]:  # what NCCL says, behind what PyTorch says of NCCL's errors
         return others[others.index("Last error:") + 1]
     raised = [line for line in others if _RAISED.match(line)]
-    return raised[-1] if raised and first.endswith(_TRACEBACK) else first
+    return raised[-1] if raised and first.endswith(_TRACEBACK) else _OF_THE_SCRIPT.split(first, maxsplit=1)[0]
 
 
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"[\w.]+(Error|Exception)\b.*: ")
+_OF_THE_SCRIPT = re.compile(r"\. (?=[\w.]+Error: )")
 
 
 def _line(row: Row, verdict: str, predicted: float | None, reason: str) -> dict[str, Any]:
@@ -267,6 +274,7 @@ def _line(row: Row, verdict: str, predicted: float | None, reason: str) -> dict[
 
 
 def _already_done(out: Path) -> set[str]:
+    """Ids of whole lines of rows that ran or never will."""
     if not out.exists():
         return set()
     with out.open(newline="") as file:
@@ -277,7 +285,8 @@ def _already_done(out: Path) -> set[str]:
                 f"{out} exists and holds no predictions: its columns are {', '.join(found)}, those of predictions "
                 f"{', '.join(COLUMNS)}; name another file with --out"
             )
-        return {line["id"] for line in reader if line.get("reason") is not None}
+        whole = (line for line in reader if line.get("reason") is not None)
+        return {line["id"] for line in whole if line["verdict"] != NOT_RUN}
 
 
 def joined(rows: list[Row], out: Path) -> pd.DataFrame:
@@ -294,7 +303,7 @@ def joined(rows: list[Row], out: Path) -> pd.DataFrame:
         ]
     )
     groups["fit"] = groups["id"].map(is_fit)
-    predicted = groups.merge(lines, on="id", how="left").fillna({"verdict": "NOT RUN"})
+    predicted = groups.merge(lines, on="id", how="left").fillna({"verdict": NOT_RUN})
     with details_path(out).open() as file:
         details = pd.DataFrame([{"id": "", **json.loads(line)} for line in file] or [{"id": ""}])
     shares = details.drop_duplicates("id", keep="last")

@@ -74,6 +74,13 @@ struct StandIn {
   std::uint64_t steps;
 };
 
+// Two ranks' places in the group of like ones that they are of; of the world's these are global ranks.
+struct Pair {
+  std::uint32_t family;
+  int low, high;
+  bool of_world;
+};
+
 // NCCL forbids concurrent calls on one communicator, so its members need no lock.
 struct Communicator {
   std::uint64_t id;
@@ -82,7 +89,7 @@ struct Communicator {
   std::uint32_t channel;  // where its messages are found: the index, or what the family and the pair are known by
   std::vector<int> members{};  // global ranks, when it was named
   bool some_absent = false;  // members may be ranks that are never started
-  std::optional<std::uint32_t> pair_in_world{};  // the family, where two ranks of the world have it for themselves
+  std::optional<Pair> pair{};  // where two ranks have it for themselves
   std::unordered_map<int, StandIn> stand_ins{};  // by member
   std::uint64_t collectives = 0, derived = 0;  // made so far; communicators split or shrunk from it
   std::map<std::pair<Collective, int>, std::uint64_t> transfers{};  // point-to-point calls by direction and peer

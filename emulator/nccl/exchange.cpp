@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
 constexpr std::uint64_t kMostLater = 8;  // messages that another sender may have sent more before
+constexpr int kMostStages = 64;  // of a pipeline, that are looked at for what a stage may have sent
 constexpr int kYields = 50;  // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;
@@ -89,10 +90,10 @@ std::optional<ChannelKey> channel_of(const Placed& placed, int member, bool of_r
   const RankSlot* slot = rank_slot(static_cast<int>(who->rank));
   if (!slot || !(is_in(*slot, RankState::kEnded) || is_in(*slot, RankState::kAbsent))) return std::nullopt;
   channel.rank = representative(placed, member, *slot);
-  if (const auto family = placed.comm->pair_in_world) {  // who stands for one rank talks to the rank as far from it
+  const auto& pair = placed.comm->pair;
+  if (pair && pair->of_world) {  // who stands for one rank talks to the rank as far from it
     const int distance = static_cast<int>(channel.rank) - static_cast<int>(who->rank);
-    const std::vector<int>& pair = placed.comm->members;
-    channel.communicator = named_channel(*family, {pair[0] + distance, pair[1] + distance});
+    channel.communicator = named_channel(pair->family, {pair->low + distance, pair->high + distance});
   }
   return channel;
 }
@@ -211,22 +212,34 @@ const Message* like(const Placed& placed, const ChannelKey& channel) {
   return nullptr;
 }
 
-// What a rank that runs or ran has sent to the peer as far around a like ring as this rank is from its sender, else to
-// any; this rank's own first. Stages of a pipeline tell the next one the same things.
+// The communicators on which other ranks send what `channel`'s sender does: like ones are known by one number, and
+// those of two ranks of a group by these ranks' places. Of those any two neighbours' will do.
+std::vector<std::uint32_t> like_communicators(const Communicator& comm, const ChannelKey& channel) {
+  std::vector<std::uint32_t> like{channel.communicator};
+  if (comm.pair && !comm.pair->of_world)
+    for (int low = 0; low < kMostStages; ++low) like.push_back(named_channel(comm.pair->family, {low, low + 1}));
+  return like;
+}
+
+// This rank, and all others that run or ran.
+std::vector<std::uint32_t> started() {
+  std::vector<std::uint32_t> ranks{static_cast<std::uint32_t>(rank_config().rank)};
+  for (int rank = 0; const RankSlot* slot = rank_slot(rank); ++rank)
+    if (!is_in(*slot, RankState::kAbsent)) ranks.push_back(static_cast<std::uint32_t>(rank));
+  return ranks;
+}
+
+// What a started rank has sent to the peer as far around a like ring as this rank is from its sender, else to any; this
+// rank's own first. Stages of a pipeline tell the next one the same things.
 const Message* sent_alike(const Placed& placed, int member) {
-  auto channel = channel_of(placed, member, false);
-  if (!channel) return nullptr;
-  const std::int32_t asked = channel->peer;
-  for (int step = 0; step < placed.comm->size; ++step) {
-    channel->peer = (asked + step) % placed.comm->size;
-    channel->rank = static_cast<std::uint32_t>(rank_config().rank);
-    if (const Message* own = like(placed, *channel)) return own;
-    for (int rank = 0; const RankSlot* slot = rank_slot(rank); ++rank) {
-      channel->rank = static_cast<std::uint32_t>(rank);
-      if (is_in(*slot, RankState::kAbsent)) continue;
-      if (const Message* message = like(placed, *channel)) return message;
-    }
-  }
+  const auto asked = channel_of(placed, member, false);
+  if (!asked) return nullptr;
+  const std::vector<std::uint32_t> communicators = like_communicators(*placed.comm, *asked), ranks = started();
+  for (int step = 0; step < placed.comm->size; ++step)
+    for (const std::uint32_t rank : ranks)
+      for (const std::uint32_t communicator : communicators)
+        if (const Message* message = like(placed, {rank, communicator, (asked->peer + step) % placed.comm->size}))
+          return message;
   return nullptr;
 }
 

@@ -28,7 +28,7 @@ def stages_of(mesh: DeviceMesh, stages_a_rank: int) -> list[int]:
 
 
 class StepByStep(ScheduleInterleaved1F1B):
-    """As PyTorch of 2024 ran it: after each pass all ranks send and receive in one go. Since then a receive is launched
+    """As PyTorch to 2.8 runs it: after each pass all ranks send and receive in one go. Since then a receive is launched
     where the schedule has its sender's pass, and what is sent meanwhile waits behind it (pytorch/pytorch#188833)."""
 
     def _step_microbatches(self, *args, **options) -> None:

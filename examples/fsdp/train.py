@@ -51,7 +51,7 @@ parser.add_argument("--pipeline-parallel", type=int, default=1, help="GPUs with 
 parser.add_argument(
     "--stages-a-rank", type=int, default=1, help="more than 1: interleaved; of --pipeline-parallel"
 )
-parser.add_argument("--step-by-step", action="store_true", help="interleaved as by PyTorch of 2024")
+parser.add_argument("--step-by-step", action="store_true", help="interleaved as by PyTorch to 2.8")
 parser.add_argument(
     "--float8", choices=["tensorwise", "rowwise"], help="matrix products by torchao, scaled so"
 )

@@ -184,8 +184,12 @@ def test_stages_of_a_pipeline_learn_shapes_from_absent_ones(launch: Launch, turn
     assert work(few) == work(launch(script, 32, ranks="dedup"))
 
 
-def test_stages_hear_from_absent_ones_on_the_way_back(launch: Launch) -> None:
-    """As where a rank has a stage near the start and one as near the end: the first hears from the second."""
+@pytest.mark.parametrize(
+    "use_batch", [True, False], ids=["in the group's communicator", "in one of two ranks"]
+)
+def test_stages_hear_from_absent_ones_on_the_way_back(launch: Launch, use_batch: bool) -> None:
+    """As where a rank has a stage near the start and one as near the end: the first hears from the second. PyTorch to
+    2.8 has a communicator for each two stages."""
     run = launch(
         """
         import os, torch, torch.distributed as dist
@@ -194,7 +198,7 @@ def test_stages_hear_from_absent_ones_on_the_way_back(launch: Launch) -> None:
         dist.init_process_group("nccl")
         mesh = dist.init_device_mesh("cuda", (4, world // 4), mesh_dim_names=("pipeline", "data"))
         pipe, place, replicas = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank(), world // 4
-        options = {"group": pipe, "device": torch.device("cuda"), "use_batch": True}
+        options = {"group": pipe, "device": torch.device("cuda"), "use_batch": USE_BATCH}
         layer = torch.nn.Linear(8, 8, device="cuda")
         optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
         for step in (1, -1):
@@ -208,7 +212,7 @@ def test_stages_hear_from_absent_ones_on_the_way_back(launch: Launch) -> None:
         for _ in range(5):
             layer(torch.ones(8, 8, device="cuda")).sum().backward()
             optimizer.step()
-        """,
+        """.replace("USE_BATCH", str(use_batch)),
         64,
     )
     assert run.status == "traced", run.traceback

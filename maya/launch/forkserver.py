@@ -86,7 +86,7 @@ class ForkServer:
             job, known = wider, replace(known, alike_along=frozenset())
             again = self._run_once(job, directory, started, known)  # that it failed first took time, too
             if again.status != "failed":
-                note = f"{again.launched} ranks were launched: with {run.launched} the script failed"
+                note = f"{again.launched} ranks were launched: with {run.launched} the script failed ({run.error})"
                 return replace(again.with_note(note), repeated=True)
             run = again
         return run

@@ -109,9 +109,13 @@ class Run:
     @property
     def by_chance(self) -> bool:
         """Whether it failed as another launch may not: a time limit, a killed process, a full disk."""
-        lines = self.traceback.strip().splitlines()
-        own = self.failed_rank is not None and bool(lines) and _DETERMINISTIC.match(lines[-1])
+        own = self.failed_rank is not None and _DETERMINISTIC.match(self.error)
         return self.status == "failed" and not own
+
+    @property
+    def error(self) -> str:
+        """The last line of the traceback."""
+        return (self.traceback.strip().splitlines() or [""])[-1]
 
     @property
     def merged(self) -> bool:

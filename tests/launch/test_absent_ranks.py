@@ -277,6 +277,8 @@ def test_a_script_that_needs_every_rank_says_so_or_gets_them(launch: Launch, ran
     )
     assert run.status == "traced", run.traceback
     assert run.launched == 18
+    if ranks == "representatives":
+        assert any("with 2 the script failed (RuntimeError: " in note for note in run.notes), run.notes
 
 
 def test_ranks_whose_stand_ins_wait_for_them_go_on_at_once(launch: Launch) -> None:

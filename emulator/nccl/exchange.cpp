@@ -215,13 +215,13 @@ const Message* like(const Placed& placed, const ChannelKey& channel) {
 // The communicators on which other ranks send what `channel`'s sender does: like ones are known by one number, and
 // those of two ranks of a group by these ranks' places. Of those any two neighbours' will do.
 std::vector<std::uint32_t> like_communicators(const Communicator& comm, const ChannelKey& channel) {
-  std::vector<std::uint32_t> like{channel.communicator};
+  std::vector<std::uint32_t> result{channel.communicator};
   if (comm.pair && !comm.pair->of_world)
-    for (int low = 0; low < kMostStages; ++low) like.push_back(named_channel(comm.pair->family, {low, low + 1}));
-  return like;
+    for (int low = 0; low < kMostStages; ++low) result.push_back(named_channel(comm.pair->family, {low, low + 1}));
+  return result;
 }
 
-// This rank, and all others that run or ran.
+// This rank first, then all that run or ran.
 std::vector<std::uint32_t> started() {
   std::vector<std::uint32_t> ranks{static_cast<std::uint32_t>(rank_config().rank)};
   for (int rank = 0; const RankSlot* slot = rank_slot(rank); ++rank)

@@ -128,7 +128,8 @@ def _fsdp_parallelism(row: Row) -> dict[str, Any]:
 
 
 def _fsdp_software(row: Row) -> dict[str, Any]:
-    framework, flags = row.text("framework"), dict[str, Any]()
+    framework = row.text("framework")
+    flags: dict[str, Any] = {}
     for kind in ("full", "selective"):
         if row.text("recompute").startswith(kind):
             flags["--recompute"] = kind

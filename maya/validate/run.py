@@ -202,7 +202,7 @@ def _judged(
     futures = []
     for row, it, told in members:
         if row.id in wanted and isinstance(told, Unjudged):
-            yield _line(row, told.verdict, None, reason_of(told.message)), {}
+            yield _line(row, told.verdict, None, told.message), {}
         elif row.id in wanted:
             futures.append(judges.submit(_judge, row, it, inputs, script))
     for future in as_completed(futures):
@@ -241,7 +241,7 @@ def _judge(row: Row, mapped: Mapped, inputs: Inputs, script: ScriptTimes | None)
         prediction = judge_trace(kept, mapped.cluster, what_if=mapped.software, script=script).prediction
     except MayaError as error:
         return _line(row, "FAILED", None, str(error)), {}
-    line = _line(row, prediction.verdict, prediction.iteration_time_s, reason_of(prediction.message))
+    line = _line(row, prediction.verdict, prediction.iteration_time_s, prediction.message)
     return line, dict(prediction.provenance)
 
 
@@ -261,7 +261,7 @@ _RAISED = re.compile(r"[\w.]+(Error|Exception)\b.*: ")
 _OF_THE_SCRIPT = re.compile(r"\. (?=[\w.]+Error: )")
 
 
-def _line(row: Row, verdict: str, predicted: float | None, reason: str) -> dict[str, Any]:
+def _line(row: Row, verdict: str, predicted: float | None, message: str) -> dict[str, Any]:
     error = None if predicted is None else predicted / row.measured_s - 1
     return {
         "id": row.id,
@@ -269,7 +269,7 @@ def _line(row: Row, verdict: str, predicted: float | None, reason: str) -> dict[
         "predicted_iteration_time_s": "" if predicted is None else f"{predicted:.6g}",
         "measured_iteration_time_s": f"{row.measured_s:.6g}",
         "error": "" if error is None else f"{error:+.4f}",
-        "reason": reason,
+        "reason": reason_of(message),
     }
 
 

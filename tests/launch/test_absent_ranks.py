@@ -135,11 +135,17 @@ for iteration in range(500_000):
 """
 
 
+def from_few(launch: Launch, script: str, world: int, fewer_than: int) -> Run:
+    """Traced by that few ranks, all of which were told what absent ones would tell them."""
+    run = launch(script, world, ranks="representatives")
+    assert run.status == "traced", run.traceback
+    assert run.launched < fewer_than
+    assert not any("not started" in note for note in run.notes)
+    return run
+
+
 def test_who_stands_for_an_absent_stage_tells_what_it_would(launch: Launch) -> None:
-    few = launch(SHAPES, 32, ranks="representatives")
-    assert few.status == "traced", few.traceback
-    assert few.launched < 32
-    assert not any("not started" in note for note in few.notes)
+    few = from_few(launch, SHAPES, 32, fewer_than=32)
     # Classes are not numbered alike.
     made = [
         [[call[:2] for call in rank] for rank in work(r)] for r in (few, launch(SHAPES, 32, ranks="dedup"))
@@ -177,10 +183,7 @@ for iteration in range(500_000):
 @pytest.mark.parametrize("turns", [1, 2])
 def test_stages_of_a_pipeline_learn_shapes_from_absent_ones(launch: Launch, turns: int) -> None:
     script = PIPELINING.replace("{turns}", str(turns))
-    few = launch(script, 32, ranks="representatives")
-    assert few.status == "traced", few.traceback
-    assert few.launched < 16
-    assert not any("not started" in note for note in few.notes)
+    few = from_few(launch, script, 32, fewer_than=16)
     assert work(few) == work(launch(script, 32, ranks="dedup"))
 
 
@@ -190,7 +193,8 @@ def test_stages_of_a_pipeline_learn_shapes_from_absent_ones(launch: Launch, turn
 def test_stages_hear_from_absent_ones_on_the_way_back(launch: Launch, use_batch: bool) -> None:
     """As where a rank has a stage near the start and one as near the end: the first hears from the second. PyTorch to
     2.8 has a communicator for each two stages."""
-    run = launch(
+    from_few(
+        launch,
         """
         import os, torch, torch.distributed as dist
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -214,10 +218,8 @@ def test_stages_hear_from_absent_ones_on_the_way_back(launch: Launch, use_batch:
             optimizer.step()
         """.replace("USE_BATCH", str(use_batch)),
         64,
+        fewer_than=16,
     )
-    assert run.status == "traced", run.traceback
-    assert run.launched < 16
-    assert not any("not started" in note for note in run.notes)
 
 
 def test_ranks_that_share_memory_copy_from_absent_ones(launch: Launch) -> None:

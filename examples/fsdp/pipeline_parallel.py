@@ -31,10 +31,13 @@ class StepByStep(ScheduleInterleaved1F1B):
     """As PyTorch to 2.8 runs it: after each pass all ranks send and receive in one go. Since then a receive is launched
     where the schedule has its sender's pass, and what is sent meanwhile waits behind it (pytorch/pytorch#188833)."""
 
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, scale_grads=False, **options)  # before FSDP has reduced them: scaled below
+
     def _step_microbatches(self, *args, **options) -> None:
         PipelineScheduleMulti._step_microbatches(self, *args, **options)
         for stage in self._stages:
-            stage.perform_reduce_grad(1)
+            stage.perform_reduce_grad(self._n_microbatches)
 
 
 class Pipeline:

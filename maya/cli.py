@@ -95,6 +95,9 @@ def predict(
 
     job = _job(script, gpus, iterations, module, ranks, timeout)
     reuse = read_lookups(lookups)
+    _make_room_for(json, perfetto, html)
+    if out is not None:
+        _make_folder(out)
     with Predictor(load(cluster), cache=TraceCache.default() if cache else None, reuse=reuse) as predictor:
         judgement = predictor.predict(job, out)
     _report(judgement, json, perfetto, html)
@@ -117,6 +120,7 @@ def trace(
     from maya.trace import collate, write_job
 
     job = _job(script, gpus, iterations, module, ranks, timeout)
+    _make_folder(out)
     with ForkServer(load(cluster)) as server:
         run = server.run(job, out)
     if run.status != "traced":
@@ -154,6 +158,7 @@ def simulate(
 
     what_if = WhatIf.parse(scale or (), link or (), slow_rank or ())
     reuse = read_lookups(lookups)
+    _make_room_for(json, perfetto, html)
     judgement = judge_trace(read_job(directory), load(cluster), what_if=what_if, reuse=reuse)
     _report(judgement, json, perfetto, html)
 
@@ -214,6 +219,7 @@ def validate(
     from maya.validate import Share, render_errors, write_page
     from maya.validate import validate as run_validation
 
+    _make_room_for(out, page)
     console = Console() if sys.stdout.isatty() else Console(width=140)  # a file folds no lines
     predicted = run_validation(
         table, examples, out,
@@ -249,6 +255,7 @@ def profile(
     from maya.profile.terminal import render
 
     job = _job(script, 1, None, False, "all", timeout)
+    _make_room_for(database)
     render(measure(job, database, iterations=iterations, cluster=cluster), database, Console())
 
 
@@ -281,10 +288,29 @@ def _job(
     )
 
 
+def _make_room_for(*files: Path | None) -> None:
+    """Makes the folders that files are to lie in, before what takes minutes. Raises MayaError for no place."""
+    for file in filter(None, files):
+        _make_folder(file.parent)
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise MayaError(
+                f"{file}: cannot be written: {'it is a folder' if file.is_dir() else 'no permission'}"
+            )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MayaError(f"{folder}: cannot be made a folder: {error.strerror}") from None
+
+
 def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path | None) -> None:
     from maya.report import render_terminal, write_html, write_json, write_perfetto
 
     prediction = judgement.prediction
+    ranks = judgement.trace.ranks if judgement.trace is not None else ()
+    render_terminal(prediction, Console(), max((rank.capacity_bytes for rank in ranks), default=None))
     if json is not None:
         write_json(prediction, json)
     if judgement.timeline is not None and perfetto is not None:
@@ -292,8 +318,6 @@ def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path
         write_perfetto(judgement.trace, judgement.timeline, perfetto, judgement.estimates, device)
     if judgement.timeline is not None and html is not None:
         write_html(prediction, judgement.trace, judgement.timeline, judgement.estimates, html)
-    ranks = judgement.trace.ranks if judgement.trace is not None else ()
-    render_terminal(prediction, Console(), max((rank.capacity_bytes for rank in ranks), default=None))
     raise typer.Exit(EXIT[prediction.verdict])
 
 

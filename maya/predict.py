@@ -229,6 +229,7 @@ def _failed(run: Run) -> Prediction:
         ranks=_ranks(run),
         stages_s=dict(run.seconds),
         message=f"{where}{run.traceback}",
+        by_chance=run.by_chance,
         notes=run.notes,
     )
 

@@ -38,9 +38,11 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="The experiment's 
 ResumeOption = Annotated[Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a search.")]
 AddressOption = Annotated[str | None, typer.Option("--address", help="A running Ray cluster, or auto.")]
 ConcurrencyOption = Annotated[int | None, typer.Option("--concurrency", min=1, help="Trials at a time.")]
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds a trial may take.")]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", min=1, help="Seconds a trial may take; 600 by default.")
+]
 CacheOption = Annotated[
-    bool,
+    bool | None,
     typer.Option("--cache/--no-cache", help="Use what was recorded of the same work before ($MAYA_CACHE)."),
 ]
 WarmStartOption = Annotated[
@@ -67,8 +69,8 @@ def search(
     resume: ResumeOption = None,
     address: AddressOption = None,
     concurrency: ConcurrencyOption = None,
-    timeout: TimeoutOption = 600.0,
-    cache: CacheOption = True,
+    timeout: TimeoutOption = None,
+    cache: CacheOption = None,
     warm_start: WarmStartOption = None,
     compare: CompareOption = None,
     module: ModuleOption = False,
@@ -89,22 +91,27 @@ def search(
         "search.algorithm": algorithm,
         "search.seed": seed,
     }
-    given = {key: value for key, value in overrides.items() if value is not None}
+    given = _given(overrides)
+    how = _given({"timeout_s": timeout, "cache": cache})
     concurrency = concurrency or default_concurrency()
     require_cuda_build()  # before anything is written or started
     if resume is not None:
         if out is not None:
             raise MayaError("--out and --resume exclude each other: a resumed search stays where it is")
-        plan, journal = _resume(resume, space, script, module, given)
+        plan, journal = _resume(resume, space, script, module, given, how)
         directory = resume
     else:
-        plan = _plan(space, script, module, given)
+        plan = replace(_plan(space, script, module, given), **how)
         if warm_start is not None:
-            plan = plan.started_from(best_configurations(warm_start))
+            plan = replace(plan, warm_start=tuple(best_configurations(warm_start)))
         directory = out or Path(f"maya-search-{datetime.now():%Y%m%d-%H%M%S}")
         journal = Journal.create(directory, plan.header())
     with journal:
-        raise typer.Exit(_search(plan, journal, directory, concurrency, timeout, address, cache))
+        raise typer.Exit(_search(plan, journal, directory, concurrency, address))
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def default_concurrency() -> int:
@@ -125,22 +132,44 @@ def _plan(space: Path | None, script: str | None, module: bool, given: dict[str,
 
 
 def _resume(
-    directory: Path, space: Path | None, script: str | None, module: bool, given: dict[str, Any]
+    directory: Path,
+    space: Path | None,
+    script: str | None,
+    module: bool,
+    given: dict[str, Any],
+    how: dict[str, Any],
 ) -> tuple[Plan, Journal]:
-    """The search in `directory`. Raises MayaError when what is given now is not what it was about."""
+    """The search in `directory`, and in its journal what is given now. Raises MayaError when that is not what it was
+    about."""
     journal = Journal.resume(directory)
     before = Plan.from_header(journal.header)
+    _require_directory(directory, before)
     given = {**before.overrides, **given}
     script, module = script or before.script, module or before.module
     if space is not None:
         now = _plan(space, script, module, given)
     else:
         now = make_plan(before.space_text, before.space_source, given, script, module)
-    now = now.started_from(before.warm_start)
+    kept: dict[str, Any] = {
+        "warm_start": before.warm_start,
+        "timeout_s": before.timeout_s,
+        "cache": before.cache,
+    }
+    now = replace(now, **(kept | how))
     changed = changes(before, now)
     if changed:
         raise MayaError(f"{directory} holds another search, start anew; changed: {'; '.join(changed)}")
+    journal.amend(now.header())
     return now, journal
+
+
+def _require_directory(directory: Path, before: Plan) -> None:
+    """Ranks run where the search was begun, unless it has been moved to a machine without that place."""
+    begun = Path(before.directory or Path.cwd())
+    if begun.is_dir() and not begun.samefile(Path.cwd()):
+        raise MayaError(
+            f"{directory} was begun in {begun}, where its script runs: cd {begun}, then --resume {directory.resolve()}"
+        )
 
 
 def _search(
@@ -148,9 +177,7 @@ def _search(
     journal: Journal,
     directory: Path,
     concurrency: int,
-    timeout: float,
     address: str | None,
-    cache: bool,
 ) -> int:
     from maya.search.algorithms import sampler_for
     from maya.search.objective import Objective
@@ -168,7 +195,7 @@ def _search(
         console.print(note, highlight=False)
     script = plan.script if plan.module else str(Path(plan.script).resolve())
     judges = ScriptJudges(
-        script, plan.cluster, str(Path.cwd()), plan.module, timeout, cache, plan.reuse(),
+        script, plan.cluster, str(Path.cwd()), plan.module, plan.timeout_s, plan.cache, plan.reuse(),
         lessons=(directory / LESSONS).resolve(),
     )  # fmt: skip
     began = time.monotonic()

@@ -156,6 +156,7 @@ def _megatron(space: Space, roles: Mapping[str, str]) -> tuple[tuple[Rule, ...],
     return tuple(rules), tuple(notes)
 
 
+_LAYERS_A_STAGE = "--num-layers-per-virtual-pipeline-stage"
 _PARTS = {  # part: (flags that tell it, names that do)
     "recompute": (("--recompute-granularity", "--recompute-activations"), ("recompute", "recomputation")),
     "sequence_parallel": (("--sequence-parallel",), ("sequence_parallel", "sp")),
@@ -172,7 +173,7 @@ _PARTS = {  # part: (flags that tell it, names that do)
         ),
     ),
     "virtual_stages": (
-        ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+        (_LAYERS_A_STAGE, "--num-virtual-stages-per-pipeline-rank"),
         ("virtual_stages", "virtual", "vpp"),
     ),
     "micro_batch_size": (("--micro-batch-size",), ("micro_batch_size", "mbs")),
@@ -239,11 +240,25 @@ def _distributed_optimizer(parts: _Parts) -> list[Rule]:
 def _virtual_stages(parts: _Parts) -> list[Rule]:
     """Interleaving keeps more micro-batches in flight: (p - 1) / (p v) more (Narayanan 2021, section 2.2)."""
     knob = parts.find("virtual_stages")
-    if knob is None or not all(type(value) is int for value in knob.values) or 1 not in knob.values:
+    plain = None if knob is None else _without_interleaving(knob)
+    if knob is None or plain is None:
         return []
-    place, plain = parts.space.knobs.index(knob), knob.values.index(1)
+    place = parts.space.knobs.index(knob)
     name = "OOM without interleaving: OOM with"
     return [Rule(name, place, (plain, index), "oom") for index in range(len(knob.values)) if index != plain]
+
+
+def _without_interleaving(knob: Knob) -> int | None:
+    """Which value has one stage a rank: the one without arguments where others have some, else 1, which is as many
+    stages as can be where it counts the layers of each.
+    """
+    given = [index for index, arguments in enumerate(knob.arguments) if arguments]
+    absent = [index for index, arguments in enumerate(knob.arguments) if not arguments]
+    if given and absent:
+        return absent[0]
+    if any(_LAYERS_A_STAGE in arguments for arguments in knob.arguments):
+        return None
+    return next((index for index, value in enumerate(knob.values) if type(value) is int and value == 1), None)
 
 
 def _micro_batches(parts: _Parts) -> list[Rule]:

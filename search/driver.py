@@ -164,6 +164,7 @@ class Search:
         elif not self.space.admissible(point):
             self.counts.inadmissible += 1
         elif len(self._trials) < self.space.file.search.max_trials:
+            self.objective.work(point)  # raises before anything runs where it has none
             number = len(self._trials)
             self._trials.append(Trial(number, point, self.space.configuration(point)))
             self._number[point] = number

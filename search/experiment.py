@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ class Plan:
     # Of each embedding table that the lookups file tells of: rows, width, histogram.
     lookups: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
     warm_start: tuple[dict[str, Value], ...] = ()  # configurations to begin with, from an earlier search
+    directory: str = ""  # that the script runs in
+    timeout_s: float = 600.0  # that a trial may take
+    cache: bool = True  # whether trials use what was recorded before
 
     def space(self) -> Space:
         """Raises SpaceError."""
@@ -43,9 +46,6 @@ class Plan:
 
     def reuse(self) -> Reuse:
         return {(rows, width): tuple(histogram) for rows, width, histogram in self.lookups}
-
-    def started_from(self, configurations: Sequence[dict[str, Value]]) -> Plan:
-        return replace(self, warm_start=tuple(configurations))
 
     def header(self) -> dict[str, Any]:
         content = asdict(self)
@@ -71,9 +71,25 @@ def make_plan(text: str, source: str, overrides: Mapping[str, Any], script: str,
     beside = Path(source).parent / name  # a space may name a cluster file that lies beside it
     cluster = load_cluster(str(beside) if "cluster" not in overrides and beside.is_file() else name)
     Objective(space, cluster.price_per_gpu_hour)  # raises for a cost without a price
+    _require_whole_nodes(space, cluster.node.gpus)
     told = read_lookups(Path(source).parent / space.file.lookups if space.file.lookups else None)
     lookups = tuple((rows, width, histogram) for (rows, width), histogram in sorted(told.items()))
-    return Plan(text, source, overrides, cluster, script, module, _digest(script, module), lookups)
+    digest = _digest(script, module)
+    return Plan(text, source, overrides, cluster, script, module, digest, lookups, directory=str(Path.cwd()))
+
+
+def _require_whole_nodes(space: Space, gpus: int) -> None:
+    """`torchrun` starts as many ranks on each node."""
+    knob = space.file.knobs.get("gpus")
+    key = "knobs.gpus.values" if knob else "gpus"
+    worlds: list[int] = list(knob.values) if knob else [space.file.gpus or 0]
+    for world in worlds:
+        if world > gpus and world % gpus:
+            less = world - world % gpus
+            raise space.fail(
+                key,
+                f"{world} = {world // gpus} nodes of {gpus} + {world % gpus}; {less} and {less + gpus} are whole",
+            )
 
 
 def _digest(script: str, module: bool) -> str:
@@ -111,6 +127,8 @@ def _flatten(content: Mapping[str, Any], prefix: str) -> dict[str, str]:
             facts |= _flatten(value, f"{prefix}{key}.")
         else:
             facts[f"{prefix}{key}"] = repr(value)
-    if prefix.count(".") == 1:
-        facts[f"{prefix}order"] = repr(list(content))  # the order of knobs is the meaning of a point
+    if prefix.count(".") == 1 or prefix.endswith(
+        ".values."
+    ):  # what a point means is the order of knobs and values
+        facts[f"{prefix}order"] = repr(list(content))
     return facts

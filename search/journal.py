@@ -1,7 +1,8 @@
 """The experiment's memory: one JSON object a line, appended and synced before anyone acts on it.
 
-The first line is the header (what is searched); each other line one trial. A kill can tear only the last
-line, which `resume` cuts off. The file is locked while a search writes it, and by nothing once it is dead.
+The first line is a header (what is searched, and how); each other line one trial, or the header of a search that
+went on and was given something else. A kill can tear only the last line, which `resume` cuts off. The file is locked
+while a search writes it, and by nothing once it is dead.
 """
 
 from __future__ import annotations
@@ -25,24 +26,38 @@ class JournalError(MayaError):
 
 
 class Journal:
-    """An open journal: `header` and the `outcomes` that were in it when it was opened."""
+    """An open journal: its last `header` and the `outcomes` that were in it when it was opened. A trial that failed by
+    chance is not among them: it is run again, and recorded again.
+    """
 
     def __init__(self, path: Path, descriptor: int, lines: list[dict[str, Any]]) -> None:
         self.path = path
         self._descriptor = descriptor
-        self.header: dict[str, Any] = lines[0] if lines else {}
+        self.header: dict[str, Any] = {}
         self.outcomes: dict[Point, Outcome] = {}
         self._recorded: set[Point] = set()
-        for line in lines[1:]:
-            point = tuple(line["point"])
-            self._recorded.add(point)
-            if line["verdict"] != "PRUNED":
-                self.outcomes[point] = Outcome(line["verdict"], line["prediction"], line["wall_s"])
+        for line in lines:
+            if _is_header(line):
+                self.header = line
+            else:
+                self._remember(line)
+
+    def _remember(self, line: Mapping[str, Any]) -> None:
+        point = tuple(line["point"])
+        if line["verdict"] != "PRUNED":
+            outcome = Outcome(line["verdict"], line["prediction"], line["wall_s"])
+            if outcome.by_chance:
+                return
+            self.outcomes[point] = outcome
+        self._recorded.add(point)
 
     @classmethod
     def create(cls, directory: Path, header: Mapping[str, Any]) -> Self:
-        """A new journal in `directory`. Raises JournalError when it holds one."""
-        directory.mkdir(parents=True, exist_ok=True)
+        """A new journal in `directory`. Raises JournalError when it holds one, or is no directory."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise JournalError(f"{directory} cannot be made: a file is in its place") from None
         path = directory / NAME
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
@@ -73,6 +88,13 @@ class Journal:
             raise JournalError(f"{path} ends before its header; start anew")
         os.ftruncate(descriptor, whole)
         return cls(path, descriptor, lines)
+
+    def amend(self, header: Mapping[str, Any]) -> None:
+        """What the search is about from now on, where that is not what the journal says."""
+        now = json.loads(json.dumps(header))
+        if now != self.header:
+            self._append(now)
+            self.header = now
 
     def record(self, trial: Trial) -> None:
         """Make a settled trial durable. A trial that is on record already is left as it is."""
@@ -109,7 +131,12 @@ def read_journal(directory: Path) -> list[dict[str, Any]]:
         content = path.read_bytes()
     except OSError as error:
         raise JournalError(f"{directory} holds no search: {error.strerror}") from None
-    return _parse(path, content[: content.rfind(b"\n") + 1])[1:]
+    lines = _parse(path, content[: content.rfind(b"\n") + 1])
+    return [line for line in lines if not _is_header(line)]
+
+
+def _is_header(line: Mapping[str, Any]) -> bool:
+    return "point" not in line
 
 
 def _entry(trial: Trial) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from maya.search.algorithms.base import UNFIT
-from maya.search.expression import ExpressionError
+from maya.search.expression import ExpressionError, show
 from maya.search.space import Point, Space
 from maya.search.types import Outcome, Trial
 
@@ -42,7 +44,7 @@ class Objective:
             case "iteration_time":
                 return iteration_time_s
             case "throughput":
-                return self._work(point) / iteration_time_s
+                return self.work(point) / iteration_time_s
             case "cost":
                 return self.cost(point, iteration_time_s)
             case "time_cost":
@@ -53,7 +55,7 @@ class Objective:
 
     def time(self, point: Point, iteration_time_s: float | None) -> float | None:
         """Seconds per unit of work."""
-        return None if iteration_time_s is None else iteration_time_s / self._work(point)
+        return None if iteration_time_s is None else iteration_time_s / self.work(point)
 
     def cost(self, point: Point, iteration_time_s: float | None) -> float | None:
         """USD per unit of work; None where no price is known."""
@@ -61,7 +63,7 @@ class Objective:
             return None
         # GPU-hours of one iteration at the price
         gpu_hours = iteration_time_s * self._space.world(point) / 3600
-        return gpu_hours * self._price / self._work(point)
+        return gpu_hours * self._price / self.work(point)
 
     def better_first(self, value: float) -> float:
         """A sort key."""
@@ -82,13 +84,19 @@ class Objective:
     def inadmissible(self, violation: float) -> float:
         return _INADMISSIBLE * (1.0 + violation)
 
-    def _work(self, point: Point) -> float:
+    def work(self, point: Point) -> float:
+        """What an iteration completes. Raises SpaceError where the space's expression gives no positive number."""
         if self._space.work is None:
             return 1.0
         try:
             work = self._space.work.value(self._space.names(point))
         except ExpressionError as error:
             raise self._space.fail("objective.work", str(error)) from None
-        if isinstance(work, str) or not work > 0:
-            raise self._space.fail("objective.work", f"{self._space.work.text!r} is {work!r}, not positive")
+        if isinstance(work, str) or not 0 < work < math.inf:
+            where = " ".join(
+                f"{name}={show(value)}" for name, value in self._space.configuration(point).items()
+            )
+            raise self._space.fail(
+                "objective.work", f"{self._space.work.text!r} is {work!r}, not positive, at {where}"
+            )
         return float(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
@@ -74,8 +75,8 @@ class KnobSpec(_Section):
 
 
 def _scalar(value: Any) -> Value:
-    if not _is_scalar(value):
-        raise ValueError(f"{value!r} is not a number, a string, true or false")
+    if not _is_scalar(value) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"{value!r} is not a finite number, a string, true or false")
     return value  # type: ignore[no-any-return]
 
 

@@ -66,7 +66,7 @@ def run_search(
 ) -> ScriptTimes | None:
     """Drive `search` to its end, `concurrency` trials at a time; with `recordings` those that fit are then judged once
     more, by all that these tell of the script, which is returned. Raises OSError when a disk is full, here or at a
-    worker."""
+    worker, and what `search` raises."""
     adapter = _SearchAdapter(search)
     with _ray(concurrency, address), tempfile.TemporaryDirectory(prefix="maya-tune-") as scratch:
         trainable = tune.with_parameters(_JudgeTrainable, judges=judges, concurrency=concurrency)
@@ -130,14 +130,16 @@ class _SearchAdapter(Searcher):
         self._again: list[tuple[float, int, Assignment]] = []
         self._deaths: Counter[int] = Counter()  # of workers, by trial
         self.nodes: dict[int, str] = {}  # that judged a trial, and may have its recording
-        self.failure: OSError | None = None  # ends the search; Tune goes on after what a searcher raises
+        self.failure: Exception | None = None  # ends the search; Tune goes on after what a searcher raises
 
     def suggest(self, trial_id: str) -> Any:
-        if self.failure is not None:
-            return Searcher.FINISHED
-        assignment = self._next()
+        assignment = None
+        try:
+            assignment = self._next() if self.failure is None else None
+        except Exception as failure:
+            self.failure = failure
         if assignment is None:
-            return Searcher.FINISHED if self._search.ended else None
+            return Searcher.FINISHED if self._search.ended or self.failure else None
         self._given[trial_id] = assignment
         return {"assignment": asdict(assignment)}
 
@@ -157,7 +159,7 @@ class _SearchAdapter(Searcher):
             return
         try:
             self._finish(assignment, None if error else result)
-        except OSError as failure:
+        except Exception as failure:
             self.failure = failure
 
     def _finish(self, assignment: Assignment, result: dict[str, Any] | None) -> None:

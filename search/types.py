@@ -80,6 +80,11 @@ class Outcome:
         return "cache" in (self.prediction.get("stages_s") or {})
 
     @property
+    def by_chance(self) -> bool:
+        """Whether it failed as another launch may not."""
+        return bool(self.prediction.get("by_chance"))
+
+    @property
     def message(self) -> str:
         return str(self.prediction.get("message") or "")
 

@@ -144,6 +144,7 @@ class Prediction:
     stages_s: dict[str, float] = field(default_factory=dict)
     message: str = ""  # why, when the verdict is not FITS
     shortfall_bytes: int | None = None  # OOM: what the refused allocation lacked
+    by_chance: bool = False  # FAILED: as another launch may not, after a time limit or a killed process
     pipeline_bubble: float | None = None  # share of the iteration, of jobs with point-to-point transfers
     waiting_s: float | None = None  # of exposed communication: for ranks that came later
     host_bound_s: float | None = None  # what the iteration would be shorter by if hosts took no time

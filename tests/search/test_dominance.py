@@ -73,6 +73,24 @@ dominance: megatron
     assert len(dominance.notes) == 3  # no sequence parallelism, distributed optimizer or virtual stages here
 
 
+@pytest.mark.parametrize(
+    ("knob", "plain"),
+    [
+        ("{values: {0: [], 1: [--num-layers-per-virtual-pipeline-stage, 1]}}", 0),
+        ("{values: {2: [--num-layers-per-virtual-pipeline-stage, 2], none: []}}", 1),
+        ("{flag: --num-layers-per-virtual-pipeline-stage, values: [1, 2]}", None),  # plain at layers / stages
+        ("{flag: --num-virtual-stages-per-pipeline-rank, values: [2, 1]}", 1),
+        ("{values: [2, 1]}", 1),
+        ("{values: [2, 4]}", None),
+    ],
+)
+def test_interleaving_is_told_by_what_the_flag_counts(knob: str, plain: int | None) -> None:
+    space = parse_space(f"gpus: 8\nknobs: {{vpp: {knob}}}\ndominance: megatron\n", "space.yaml")
+    dominance = Dominance(space)
+    for known, other in ((0, 1), (1, 0)):
+        assert (dominance.path((known,), (other,), "oom") is not None) == (known == plain)
+
+
 WRITTEN_OUT = """
 gpus: 8
 knobs: {a: {values: [1, 2, 3]}, b: {values: [x, y, z]}, c: {values: [false, true]}, d: {values: [1, 2]}}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic import make_search, outcome_of, run_inline
+from synthetic import analytic, make_search, outcome_of, run_inline
 
 from maya.search.journal import NAME, Journal, JournalError
+from maya.search.types import Assignment
+from maya.simulate.types import Prediction
 
 PROGRAM = Path(__file__).with_name("search_program.py")
 
@@ -86,6 +89,25 @@ def test_journal_cut_anywhere_resumes_to_the_same_search(tmp_path: Path, cut: fl
     assert search.trials == reference.trials
     assert launched == len(finished(whole)) - kept
     assert sorted((torn / NAME).read_bytes().splitlines()) == sorted(content.splitlines())
+
+
+def test_what_failed_by_chance_is_run_again(tmp_path: Path) -> None:
+    def late(assignment: Assignment) -> Prediction:
+        failed = Prediction("FAILED", message="no steady iteration within 600 s", by_chance=True)
+        return failed if assignment.trial == 1 else analytic(assignment)
+
+    run_inline(make_search(tmp_path / "0", search__max_trials=5), late)
+    launched: list[list[int]] = []
+    for resumed in (1, 2):
+        directory = tmp_path / str(resumed)
+        shutil.copytree(tmp_path / str(resumed - 1), directory)
+        search = make_search(directory, resume=True, search__max_trials=5)
+        launched.append([])
+        while (assignment := search.next()) is not None:
+            launched[-1].append(assignment.trial)
+            search.finish(assignment.trial, outcome_of(assignment))
+        assert len(search.trials) == 5 and not search.counts.verdicts["FAILED"]
+    assert launched == [[1], []]
 
 
 def test_journal_is_locked_while_a_search_writes_it(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic import analytic, make_search, outcome_of, run_inline
+from synthetic import analytic, analytic_judges, make_search, outcome_of, run_inline
 
 from maya.search.driver import Search
+from maya.search.space import SpaceError
 from maya.search.types import Assignment, Outcome
 from maya.simulate.types import Prediction
 
@@ -202,3 +203,19 @@ def test_a_pruned_trial_is_told_to_lack_what_the_one_it_follows_from_did(new_sea
 def test_what_may_spare_others_is_numbered_before_them(new_search: NewSearch) -> None:
     search = run_inline(new_search(search__algorithm="grid", stop__patience=10**6))
     assert sum(trial.pruning is not None for trial in search.trials) > 0.5 * len(search.trials)
+
+
+def test_work_that_is_no_positive_number_ends_the_search_before_anything_runs(new_search: NewSearch) -> None:
+    for work, told in (("tp - 1", "is 0, not positive"), ("note", "is '512', not positive")):
+        args = {"--num-layers": 40, "--global-batch-size": 256, "--note": "512"}
+        search = new_search(args=args, objective={"metric": "throughput", "work": work})
+        with pytest.raises(SpaceError, match=f"objective.work: .*{told}, at tp="):
+            run_inline(search)
+
+
+def test_what_a_search_raises_ends_rays_run_too(new_search: NewSearch) -> None:
+    from maya.search.tuning import run_search
+
+    search = new_search(objective={"metric": "throughput", "work": "tp - 1"}, search__algorithm="grid")
+    with pytest.raises(SpaceError, match="not positive"):
+        run_search(search, analytic_judges, concurrency=1)

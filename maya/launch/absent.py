@@ -19,7 +19,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from torch._C._distributed_c10d import Store, TCPStore
+import torch.distributed
+from torch._C._distributed_c10d import ProcessGroup, Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from maya.launch.object_gather import gather_objects_in_bulk
@@ -162,6 +163,11 @@ class NamingStore(Store):
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._inner.set_timeout(timeout)
 
+    def clone(self) -> Store:
+        """For a group that is split from another."""
+        inner: Any = self._inner  # PyTorch's declarations leave its `clone` out
+        return _keep(type(self)(inner.clone(), self._groups, self._world))
+
 
 class AnsweringStore(NamingStore):
     """A store that makes up what ranks that do not run would have put there."""
@@ -180,7 +186,12 @@ class AnsweringStore(NamingStore):
         """Never waits: whoever would have come is taken to be there."""
 
 
-_kept: list[object] = []  # PyTorch holds the C++ half only; without the Python half the overrides are gone
+_kept: list[Store] = []  # PyTorch holds the C++ half only; without the Python half the overrides are gone
+
+
+def _keep(store: Store) -> Store:
+    _kept.append(store)
+    return store
 
 
 def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
@@ -193,13 +204,32 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
         inner = TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
-        store = AnsweringStore(inner, groups, world)
-        _kept.append(store)
-        yield store, rank, world
+        yield _keep(AnsweringStore(inner, groups, world)), rank, world
 
     rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
     _watch_new_groups(groups, apart=True)
+    distributed_c10d.split_group = torch.distributed.split_group = _split_into_new_groups
     gather_objects_in_bulk()
+
+
+def _split_into_new_groups(
+    parent_pg: ProcessGroup | None = None,
+    split_ranks: list[list[int]] | None = None,
+    timeout: datetime.timedelta | None = None,
+    pg_options: Any | None = None,
+    group_desc: str | None = None,
+) -> ProcessGroup | None:
+    """Splitting a communicator asks all of its ranks, who may not be there."""
+    parent = parent_pg or distributed_c10d._get_default_group()
+    ranks_of = distributed_c10d.get_process_group_ranks(parent)
+    backend = distributed_c10d._world.pg_map[parent][0]
+    groups = [
+        distributed_c10d.new_group([ranks_of[rank] for rank in sorted(ranks)], timeout, backend, pg_options,
+                                   group_desc=group_desc)
+        for ranks in split_ranks or ()
+    ]  # fmt: skip
+    own = [group for group in groups if group is not distributed_c10d.GroupMember.NON_GROUP_MEMBER]
+    return own[0] if own else None
 
 
 def name_communicators(rank: int) -> None:
@@ -210,9 +240,7 @@ def name_communicators(rank: int) -> None:
     def naming(original: Callable[..., Any]) -> Callable[..., Any]:
         def handler(*args: Any, **options: Any) -> Iterator[tuple[Store, int, int]]:
             for inner, own_rank, world in original(*args, **options):
-                store = NamingStore(inner, groups, world)
-                _kept.append(store)
-                yield store, own_rank, world
+                yield _keep(NamingStore(inner, groups, world)), own_rank, world
 
         return handler
 

@@ -262,6 +262,34 @@ def test_a_script_that_fails_before_it_needs_others_is_not_run_again(launch: Lau
     assert "64 layers on 3 stages" in run.traceback
 
 
+@pytest.mark.parametrize("ranks", ["all", "dedup", "representatives"])
+def test_groups_are_split_from_one_that_is_bound_to_its_device(launch: Launch, ranks: str) -> None:
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+        mesh = dist.init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("data", "tensor"))
+        halves = dist.split_group(split_ranks=[list(range(world // 2)), list(range(world // 2, world))])
+        layer = torch.nn.Linear(64, 64, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(500_000):
+            layer(torch.ones(8, 64, device="cuda")).sum().backward()
+            for group in (mesh["data"].get_group(), mesh["tensor"].get_group(), halves):
+                dist.all_reduce(layer.weight.grad, group=group)
+            optimizer.step()
+        """,
+        8,
+        ranks=ranks,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.launched == 8 if ranks != "representatives" else run.launched < 8
+    used = [len(communicator.members) for communicator in collate(run).communicators]
+    assert sorted(set(used)) == [2, 4]
+
+
 @pytest.mark.parametrize("ranks", ["dedup", "representatives"])
 def test_a_script_that_needs_every_rank_says_so_or_gets_them(launch: Launch, ranks: str) -> None:
     run = launch(

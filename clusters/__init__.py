@@ -4,7 +4,7 @@ A file of the user's own is read exactly like the shipped ones, and may start fr
 It must not know of traces, durations or frameworks.
 """
 
-from maya.clusters.files import ClusterError, load, names
+from maya.clusters.files import ClusterError, keep, kept, load, names
 from maya.clusters.types import Cluster, Device, Link, Node
 
-__all__ = ["Cluster", "ClusterError", "Device", "Link", "Node", "load", "names"]
+__all__ = ["Cluster", "ClusterError", "Device", "Link", "Node", "keep", "kept", "load", "names"]

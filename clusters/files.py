@@ -12,6 +12,7 @@ from maya.clusters.types import Cluster, Device, Link, Node
 from maya.errors import MayaError
 
 SHIPPED = Path(__file__).parent
+_KEPT = "cluster.json"
 
 
 class ClusterError(MayaError, ValueError):
@@ -34,6 +35,24 @@ def load(name_or_path: str | Path) -> Cluster:
         return Cluster.model_validate(_read(path, ()))
     except ValidationError as error:
         raise ClusterError(_one_line(path, error)) from error
+
+
+def keep(cluster: Cluster, directory: Path) -> None:
+    """Writes it down beside what is recorded on it."""
+    (directory / _KEPT).write_text(cluster.model_dump_json(indent=1), encoding="utf-8")
+
+
+def kept(directory: Path) -> Cluster:
+    """The cluster that `keep` left there. Raises ClusterError."""
+    path = directory / _KEPT
+    try:
+        return Cluster.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ClusterError(
+            f"{path}: not there, so which cluster was it recorded on? Give --cluster"
+        ) from None
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise ClusterError(f"{path}: damaged: {' '.join(str(error).split())}; give --cluster") from None
 
 
 def _find(name_or_path: str | Path) -> Path:

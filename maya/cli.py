@@ -115,13 +115,14 @@ def trace(
     timeout: TimeoutOption = 600.0,
 ) -> None:
     """Record a script's device calls; `maya simulate` predicts from what is written."""
-    from maya.clusters import load
+    from maya.clusters import keep, load
     from maya.launch import ForkServer
     from maya.trace import collate, write_job
 
     job = _job(script, gpus, iterations, module, ranks, timeout)
     _make_folder(out)
-    with ForkServer(load(cluster)) as server:
+    recorded_on = load(cluster)
+    with ForkServer(recorded_on) as server:
         run = server.run(job, out)
     if run.status != "traced":
         from maya.predict import unsimulated
@@ -130,6 +131,7 @@ def trace(
         return
     job_trace = collate(run)
     write_job(job_trace, out)
+    keep(recorded_on, out)
     Console().print(
         f"{out}: {job_trace.world} ranks, {job_trace.launched} launched, {len(job_trace.ranks)} unique, "
         f"{sum(len(rank.records) for rank in job_trace.ranks):,} records an iteration",
@@ -140,7 +142,12 @@ def trace(
 @app.command()
 def simulate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `maya trace --out` wrote.")],
-    cluster: ClusterOption = "dgx-h100",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", help="Instead of the recorded one: a name of `maya clusters`, or a YAML file."
+        ),
+    ] = None,
     scale: ScaleOption = None,
     link: LinkOption = None,
     slow_rank: SlowRankOption = None,
@@ -150,7 +157,7 @@ def simulate(
     html: HtmlOption = None,
 ) -> None:
     """Predict from a recorded trace, without running the script again; what if something were different."""
-    from maya.clusters import load
+    from maya.clusters import kept, load
     from maya.estimate import read_lookups
     from maya.predict import judge_trace
     from maya.simulate.whatif import WhatIf
@@ -159,7 +166,9 @@ def simulate(
     what_if = WhatIf.parse(scale or (), link or (), slow_rank or ())
     reuse = read_lookups(lookups)
     _make_room_for(json, perfetto, html)
-    judgement = judge_trace(read_job(directory), load(cluster), what_if=what_if, reuse=reuse)
+    trace = read_job(directory)
+    on = load(cluster) if cluster is not None else kept(directory)
+    judgement = judge_trace(trace, on, what_if=what_if, reuse=reuse)
     _report(judgement, json, perfetto, html)
 
 
@@ -309,8 +318,7 @@ def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path
     from maya.report import render_terminal, write_html, write_json, write_perfetto
 
     prediction = judgement.prediction
-    ranks = judgement.trace.ranks if judgement.trace is not None else ()
-    render_terminal(prediction, Console(), max((rank.capacity_bytes for rank in ranks), default=None))
+    render_terminal(prediction, Console())
     if json is not None:
         write_json(prediction, json)
     if judgement.timeline is not None and perfetto is not None:

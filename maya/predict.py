@@ -152,7 +152,7 @@ def judge_trace(
     started = time.perf_counter()
     cluster = what_if.cluster(cluster)
     recording = undisturbed_beside(trace, script)
-    trace = what_if.trace(place(recording.trace, cluster))
+    trace = what_if.slowed(place(what_if.apart(recording.trace), cluster))
     estimates = Estimator(cluster, reuse, profiles).estimate(trace.operations)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
@@ -163,12 +163,13 @@ def judge_trace(
     simulated = time.perf_counter()
     prediction = summarise(trace, timeline, estimates, cluster, without_host)
     incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]
-    verdict: Verdict = "INCOMPLETE" if incomplete else "FITS"
+    message = "; ".join((*_what_is_missing(trace, estimates), *_beyond_memory(trace, cluster)))
+    verdict: Verdict = "INCOMPLETE" if message else "FITS"
     prediction = dataclasses.replace(
         prediction,
         verdict=verdict,
         unsupported=tuple(incomplete),
-        message=_what_is_missing(trace, estimates) if incomplete else "",
+        message=message,
         likely_error=likely_error(cluster.device, prediction.provenance),
         notes=(
             *what_if.notes,
@@ -188,7 +189,20 @@ def judge_trace(
     return Judgement(prediction, trace, estimates, timeline, cluster)
 
 
-def _what_is_missing(trace: JobTrace, estimates: Estimates) -> str:
+def _beyond_memory(trace: JobTrace, cluster: Cluster) -> list[str]:
+    """What a rank took of a larger device than these, where the trace was recorded on such."""
+    most = max(trace.ranks, key=lambda rank: rank.peak_reserved_bytes)
+    there, here = most.peak_reserved_bytes, cluster.device.memory_bytes
+    if there <= here:
+        return []
+    return [
+        f"rank {most.rank} took {there / GIB:.2f} GiB of the {most.capacity_bytes / GIB:.2f} GiB that it was recorded "
+        f"with, {(there - here) / GIB:.2f} GiB more than the {here / GIB:.2f} GiB of {cluster.device.name}: whether "
+        f"it fits there tells only a recording for it (--cluster {cluster.name})"
+    ]
+
+
+def _what_is_missing(trace: JobTrace, estimates: Estimates) -> list[str]:
     parts = []
     if trace.unsupported:
         parts.append(
@@ -198,7 +212,7 @@ def _what_is_missing(trace: JobTrace, estimates: Estimates) -> str:
         parts.append(f"recorded with less than their effect: {', '.join(trace.uncovered[:5])}")
     if estimates.unknown:
         parts.append(f"no duration is known for {len(estimates.unknown)}: {', '.join(estimates.unknown[:5])}")
-    return "; ".join(parts)
+    return parts
 
 
 def _out_of_memory(run: Run) -> Prediction:
@@ -213,7 +227,11 @@ def _out_of_memory(run: Run) -> Prediction:
     )
     return Prediction(
         verdict="OOM",
-        peak_memory_bytes={"max": oom.capacity_bytes - oom.free_bytes, "by_class": {}},
+        peak_memory_bytes={
+            "max": oom.capacity_bytes - oom.free_bytes,
+            "by_class": {},
+            "capacity": oom.capacity_bytes,
+        },
         ranks=_ranks(run),
         stages_s=dict(run.seconds),
         message=message,

@@ -102,8 +102,11 @@ def estimate_collective(collective: Collective, cluster: Cluster) -> tuple[Cost,
         return Cost(floor_seconds(cluster.device)), Provenance.ROOFLINE
     modelled, provenance = modelled_cost(collective.collective, float(collective.bytes), where, cluster)
     measured = _timed_here(collective, where, cluster)
-    if measured is None and _as_measured(where, cluster):
+    if measured is None and (there := _where_measured(where, cluster)) is not None:
         measured = _measured(collective, where, cluster)
+        if measured is not None and there is not cluster:
+            over_those, _ = modelled_cost(collective.collective, float(collective.bytes), where, there)
+            measured = measured[0] * modelled.seconds / over_those.seconds, Provenance.LEARNED
     if measured is None:
         return modelled, provenance
     return replace(modelled, seconds=measured[0]), measured[1]
@@ -120,11 +123,19 @@ def _timed_here(
     return _interpolate(sizes, seconds, collective.bytes), _certainty(sizes, collective.bytes)
 
 
-def _as_measured(where: Placement, cluster: Cluster) -> bool:
-    """Whether the device's tables were measured over these links."""
+def _where_measured(where: Placement, cluster: Cluster) -> Cluster | None:
+    """This cluster with links of the rate that the device's tables were measured over, itself where it has them; None
+    where they were measured over another kind, or nodes."""
     link = fit_for("collective", cluster.device).coefficients.get("measured_link")
     own = where.link or cluster.node.link
-    return where.nodes == 1 and link == {"kind": own.kind, "bandwidth": own.bandwidth}
+    if where.nodes > 1 or not link or link["kind"] != own.kind:
+        return None
+    if own.bandwidth == link["bandwidth"]:
+        return cluster
+    if where.link is not None:
+        return None
+    node = cluster.node.model_copy(update={"link": own.model_copy(update={"bandwidth": link["bandwidth"]})})
+    return cluster.model_copy(update={"node": node})
 
 
 def _measured(collective: Collective, where: Placement, cluster: Cluster) -> tuple[float, Provenance] | None:
@@ -137,7 +148,7 @@ def _measured(collective: Collective, where: Placement, cluster: Cluster) -> tup
     near = min(counts, key=lambda count: (abs(count - where.ranks), -count))
     sizes, seconds = curves[name, near]
     # Fewer or more ranks than measured: the same algorithm with another share on each link.
-    scale = traffic_factor(name, where.ranks) / traffic_factor(name, near)
+    scale = traffic_factor(collective.collective, where.ranks) / traffic_factor(name, near)
     wanted = collective.bytes * scale
     if collective.collective in ("reduce", "broadcast"):
         return _interpolate(sizes, seconds, wanted), Provenance.ROOFLINE
@@ -263,7 +274,7 @@ class Curve:
 
 
 # Collectives without measurements of their own: which moves the same way.
-_STAND_IN = {"reduce": "all_reduce", "broadcast": "all_gather"}
+_STAND_IN = {"reduce": "reduce_scatter", "broadcast": "all_gather"}
 
 
 def _ring(name: str, size: float, where: Placement, links: Links, protocol: Protocol) -> Cost:
@@ -337,7 +348,9 @@ class Links:
 
 def _is_whole_mesh(where: Placement, cluster: Cluster) -> bool:
     """All links of a mesh join members, of whatever number: rings take all of them."""
-    return bool(cluster.node.mesh) and where.per_node == cluster.node.gpus
+    node = cluster.node
+    ends = [end for edge in node.mesh for end in edge[:2]]
+    return bool(node.mesh) and where.per_node == node.gpus and max(ends) < node.gpus
 
 
 def _reached(shares: dict[str, float], link: Link) -> float:

@@ -26,10 +26,14 @@ def flops(convolution: Convolution) -> float:
     return 2.0 * math.prod(convolution.output) * taps
 
 
+def computed_in(convolution: Convolution, device: Device) -> str:
+    """fp32 is multiplied as TF32 where a device can: torch.backends.cudnn.allow_tf32 is on by default."""
+    single = convolution.dtype == "fp32" and "tf32" in device.peak_flops
+    return "tf32" if single else convolution.dtype
+
+
 def estimate_convolution(convolution: Convolution, device: Device) -> tuple[float, Provenance]:
-    dtype = convolution.dtype
-    if dtype == "fp32" and "tf32" in device.peak_flops:
-        dtype = "tf32"  # torch.backends.cudnn.allow_tf32 is on by default
+    dtype = computed_in(convolution, device)
     item = ITEM_BYTES.get(dtype.split("_")[0], 4)
     fit = fit_for("gemm", device, dtype)
     share = float(fit.coefficients["memory_efficiency"])

@@ -116,13 +116,20 @@ def measure(job: Job, out: Path, skip: int, timed: int, profiled: int) -> Path:
     Raises MayaError, with the script's last words, when it does not come so far.
     """
     module = [sys.executable, "-P", "-m", "maya.profile.script"]
-    done = subprocess.run(
-        [*module, str(out), str(skip), str(timed), str(profiled), job.script, *job.argv],
-        env={**os.environ, **job.environment},
-        stderr=subprocess.PIPE,
-        timeout=job.timeout_s,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*module, str(out), str(skip), str(timed), str(profiled), job.script, *job.argv],
+            env={**os.environ, **job.environment},
+            stderr=subprocess.PIPE,
+            timeout=job.timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        steps = skip + timed + profiled
+        raise MayaError(
+            f"{job.script}: {steps} steps took longer than {job.timeout_s:g} s on the GPU: --timeout gives it more, "
+            "--iterations asks for fewer"
+        ) from None
     if done.returncode != 0 or not out.with_suffix(".about").exists():
         words = done.stderr.decode(errors="replace").strip()[-2000:]
         raise MayaError(

@@ -66,7 +66,6 @@ def write_html(
         sureness=_sureness(prediction),
         likely=likely(prediction.likely_error) if prediction.likely_error else "",
         measured=sum(prediction.provenance.get(name, 0.0) for name in ("profiled", "learned")),
-        capacity=max((rank.capacity_bytes for rank in trace.ranks), default=0),
         classes=_classes(trace, timeline, window),
         activities=[name for _, name in ACTIVITIES.values()],
         operations=_operations(trace, timeline, estimates, window),
@@ -120,7 +119,6 @@ def _classes(trace: JobTrace, timeline: Timeline, window: Window) -> list[dict[s
             "ranks": ranges(tuple(alike[number].tolist())),
             "count": len(alike[number]),
             "peak": rank.peak_reserved_bytes,
-            "capacity": rank.capacity_bytes,
             "parts": [(key, float(activity[number, kind])) for kind, (key, _) in ACTIVITIES.items()],
         }
         for number, rank in enumerate(trace.ranks)

@@ -34,13 +34,10 @@ SURENESS = {
 }
 
 
-def render_terminal(prediction: Prediction, console: Console, capacity_bytes: int | None = None) -> None:
-    """Prints `prediction`; in colour with bars on a terminal, as plain `label value` lines elsewhere.
-
-    `capacity_bytes` is the device's, to set the peak memory against.
-    """
+def render_terminal(prediction: Prediction, console: Console) -> None:
+    """Prints `prediction`; in colour with bars on a terminal, as plain `label value` lines elsewhere."""
     console.print(_verdict(prediction), soft_wrap=True, highlight=False)
-    for name, text in _lines(prediction, console.is_terminal, capacity_bytes):
+    for name, text in _lines(prediction, console.is_terminal):
         console.print(Text.assemble((f"{name:<{LABEL_WIDTH}}", "dim"), text), soft_wrap=True, highlight=False)
 
 
@@ -53,9 +50,9 @@ def _verdict(prediction: Prediction) -> Text:
     return text
 
 
-def _lines(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:
+def _lines(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]:
     yield from _breakdown(prediction, bars)
-    yield from _memory(prediction, bars, capacity)
+    yield from _memory(prediction, bars)
     yield from _utilization(prediction)
     if prediction.dollars_per_iteration is not None:
         yield "cost", Text(f"${prediction.dollars_per_iteration:.4g} an iteration")
@@ -140,13 +137,11 @@ def _communication(prediction: Prediction) -> Iterator[tuple[str, Text]]:
     yield from _listed("communication", tuple(text for _, text in sorted(rows, reverse=True)), "")
 
 
-def _memory(prediction: Prediction, bars: bool, capacity: int | None) -> Iterator[tuple[str, Text]]:
+def _memory(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]:
     peak = prediction.peak_memory_bytes.get("max")
     if not peak:
         return
-    if not capacity:
-        yield "memory", Text(f"{size(peak)} peak on the fullest rank")
-        return
+    capacity = prediction.peak_memory_bytes["capacity"]
     text = Text(f"{size(peak)} of {size(capacity)} on the fullest rank ({100 * peak / capacity:.0f} %)")
     if bars:
         yield "", _bar([(peak / capacity, "magenta"), (max(0.0, 1 - peak / capacity), "bright_black")])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.clusters.types import Cluster, Device
+from maya.estimate.convolution import computed_in
 from maya.estimate.types import Estimates, Provenance
 from maya.simulate import results
 from maya.simulate.types import Activity, Breakdown, Prediction, Timeline
@@ -43,7 +44,7 @@ def summarise(
         iteration_time_s=iteration,
         iterations_s=tuple(iterations.tolist()),
         breakdown_s=_breakdown(mean),
-        peak_memory_bytes=_peak_memory(trace),
+        peak_memory_bytes=_peak_memory(trace, cluster.device),
         hardware_flops_utilization=hardware,
         model_flops_utilization=model,
         dollars_per_iteration=_dollars(cluster, trace.world, iteration),
@@ -147,9 +148,9 @@ def _notes(timeline: Timeline) -> tuple[str, ...]:
     return ("one iteration was simulated: its time includes the cold start",)
 
 
-def _peak_memory(trace: JobTrace) -> dict[str, Any]:
+def _peak_memory(trace: JobTrace, device: Device) -> dict[str, Any]:
     by_class = {str(rank.rank): rank.peak_reserved_bytes for rank in trace.ranks}
-    return {"max": max(by_class.values()), "by_class": by_class}
+    return {"max": max(by_class.values()), "by_class": by_class, "capacity": device.memory_bytes}
 
 
 def _utilization(
@@ -209,7 +210,7 @@ def _peak(operation: Operation, device: Device, trace: JobTrace) -> float:
     if isinstance(operation, Gemm):
         dtype = operation.compute if operation.compute == "tf32" else operation.dtype
     elif isinstance(operation, Convolution):
-        dtype = operation.dtype
+        dtype = computed_in(operation, device)
     elif isinstance(operation, Kernel):
         dtype = _kernel_dtype(operation, trace)
     dtype = "fp8" if dtype.startswith("fp8") else dtype

@@ -136,7 +136,9 @@ class Prediction:
     iteration_time_s: float | None = None
     iterations_s: tuple[float, ...] = ()
     breakdown_s: Breakdown | None = None
-    peak_memory_bytes: dict[str, Any] = field(default_factory=dict)  # {"max": int, "by_class": {...}}
+    peak_memory_bytes: dict[str, Any] = field(
+        default_factory=dict
+    )  # {"max": int, "by_class": {...}, "capacity": int}
     hardware_flops_utilization: float | None = None
     ranks: dict[str, int] = field(default_factory=dict)  # world, launched, checked, unique
     provenance: dict[str, float] = field(default_factory=dict)

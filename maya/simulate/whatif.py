@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from maya.simulate import kinds
 from maya.trace.split import single_out
 from maya.trace.types import JobTrace
 
+K = TypeVar("K")
+V = TypeVar("V")
 _HOST: Final = "host"
 _LINK: Final = re.compile(r"(?P<number>[0-9.eE+-]+?)\s*(?P<unit>x|[KMGT]?B/s|[KMGT]?b/s)")
 _PREFIX: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -43,9 +45,9 @@ class WhatIf:
         """From `gemm=0.5`, `nvlink=2x` or `nic=100GB/s`, `17=1.2`. Raises WhatIfError."""
         asked = {"--scale": tuple(scale), "--link": tuple(links), "--slow-rank": tuple(slow_ranks)}
         return WhatIf(
-            dict(_scale(text) for text in asked["--scale"]),
-            dict(_link(text) for text in asked["--link"]),
-            dict(_slow_rank(text) for text in asked["--slow-rank"]),
+            _once("--scale", map(_scale, asked["--scale"])),
+            _once("--link", map(_link, asked["--link"])),
+            _once("--slow-rank", map(_slow_rank, asked["--slow-rank"])),
             tuple(f"what if: {option} {text}" for option, texts in asked.items() for text in texts),
         )
 
@@ -55,23 +57,23 @@ class WhatIf:
             cluster = _with_link(cluster, name, change)
         return cluster.model_copy(update={"host_speed": cluster.host_speed / self.scale.get(_HOST, 1.0)})
 
-    def trace(self, trace: JobTrace) -> JobTrace:
-        """The job with slow ranks, and whom they meet, in classes of their own.
-
-        A slow rank's work gets operations of its own, behind the job's others: `durations` tells them apart.
-        """
+    def apart(self, trace: JobTrace) -> JobTrace:
+        """The job with slow ranks, and whom they meet, in classes of their own. Raises WhatIfError."""
         beyond = [rank for rank in self.slow_ranks if not 0 <= rank < trace.world]
         if beyond:
             raise WhatIfError(f"--slow-rank {beyond[0]}: the job has ranks 0 to {trace.world - 1}")
-        if not self.slow_ranks:
-            return trace
-        trace = single_out(trace, self.slow_ranks)
+        return single_out(trace, self.slow_ranks) if self.slow_ranks else trace
+
+    def slowed(self, trace: JobTrace) -> JobTrace:
+        """Of a trace made by `apart`: a slow rank's work gets operations of its own, behind the job's others, for
+        `durations` to tell apart.
+        """
         for rank in self.slow_ranks:
             trace = _own_operations(trace, rank)
         return trace
 
     def durations(self, trace: JobTrace, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[operations] Of a trace made by `trace`."""
+        """[operations] Of a trace made by `slowed`."""
         found = np.array(kinds.kinds_of(trace.operations))
         changed = seconds.copy()
         for name, factor in self.scale.items():
@@ -83,6 +85,15 @@ class WhatIf:
         for rank, factor in self.slow_ranks.items():
             changed[_own_computation(trace, rank)] *= factor
         return changed
+
+
+def _once(option: str, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
+    asked: dict[K, V] = {}
+    for name, change in pairs:
+        if name in asked:
+            raise WhatIfError(f"{option} {name}: is asked twice")
+        asked[name] = change
+    return asked
 
 
 def _scale(text: str) -> tuple[str, float]:

@@ -430,8 +430,12 @@ def test_a_trace_simulated_twice_gives_the_same_bits(maya, tmp_path):
         "--micro-batch-size",
         "8",
     ]  # bound by the device, not the host
-    completed = maya("trace", "--gpus", "2", "--out", "trace", "--", EXAMPLES / "gpt/train.py", *wide)
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: dgx-h100\nname: own\nhost_speed: 0.7\n")
+    traced = ["--cluster", own, "--gpus", "2", "--out", "trace"]
+    completed = maya("trace", *traced, "--", EXAMPLES / "gpt/train.py", *wide)
     assert completed.returncode == 0, completed.stderr
+    own.unlink()  # the trace has it
     for name in ("a.json", "b.json"):
         assert maya("simulate", "trace", "--json", name).returncode == 0
     first, second = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
@@ -446,7 +450,15 @@ def test_a_trace_simulated_twice_gives_the_same_bits(maya, tmp_path):
     changed = json.loads((tmp_path / "d.json").read_text())
     assert changed["ranks"]["unique"] == 2
     assert changed["iteration_time_s"] != first["iteration_time_s"]
-    refused = maya("simulate", "trace", "--slow-rank", "2=2")
+    small = tmp_path / "small.yaml"
+    small.write_text("extends: dgx-h100\ndevice: {memory_bytes: 1.0e+9}\n")
+    assert maya("simulate", "trace", "--cluster", small, "--json", "e.json").returncode == 0
+    beyond = json.loads((tmp_path / "e.json").read_text())
+    assert beyond["verdict"] == "INCOMPLETE" and beyond["peak_memory_bytes"]["capacity"] == 1_000_000_000
+    assert "GiB more than the 0.93 GiB of" in beyond["message"]
+    (tmp_path / "trace" / "cluster.json").unlink()
+    assert "Give --cluster" in maya("simulate", "trace").stderr
+    refused = maya("simulate", "trace", "--cluster", "dgx-h100", "--slow-rank", "2=2")
     assert refused.returncode == 2
     assert "--slow-rank 2: the job has ranks 0 to 1" in refused.stderr
 

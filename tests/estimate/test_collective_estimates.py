@@ -62,6 +62,37 @@ def test_other_links_than_measured_are_modelled_from_the_measured_ones() -> None
     assert Provenance.PROFILED not in after.provenance
 
 
+@settings(max_examples=100)
+@given(
+    kind=st.sampled_from(KINDS),
+    size=st.integers(1, 1 << 31),
+    ranks=st.integers(2, 8),
+    cluster=st.sampled_from(["dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"]),
+    factor=st.sampled_from([0.5, 0.8, 0.999, 1.001, 1.05, 2.0]),
+)
+def test_faster_links_never_take_longer(
+    kind: str, size: int, ranks: int, cluster: str, factor: float
+) -> None:
+    base = load(cluster)
+    link = base.node.link.model_copy(update={"bandwidth": factor * base.node.link.bandwidth})
+    other = base.model_copy(update={"node": base.node.model_copy(update={"link": link})})
+    operation = Collective(kind, "bf16", size, NODE[:ranks])
+    before, after = (Estimator(it).estimate([operation]).seconds[0] for it in (base, other))
+    slower, faster = sorted((before, after), key=lambda seconds: (seconds == after) == (factor > 1))
+    assert faster <= slower * (1 + 1e-9) <= faster * max(factor, 1 / factor) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100"])
+def test_what_one_rank_gives_or_gets_takes_its_bytes_over_a_link(cluster: str) -> None:
+    """As measured of those that move the same way: a broadcast of 1 GiB between two ranks as the gathering of two."""
+    gib = 1 << 30
+    for kind, alike in (("broadcast", "all_gather"), ("reduce", "reduce_scatter")):
+        for ranks in (2, 8):
+            one, all_ = seconds(cluster, *(Collective(it, "bf16", gib, NODE[:ranks]) for it in (kind, alike)))
+            assert one == pytest.approx(all_ * ranks / (ranks - 1), rel=0.05)
+            assert one > gib / load(cluster).node.link.bandwidth
+
+
 def test_counts_of_ranks_between_measured_ones_lie_between() -> None:
     size = 100_000_000
     times = [
@@ -182,6 +213,14 @@ def test_all_devices_of_a_mesh_have_all_of_its_links() -> None:
     whole, part = (Estimator(cluster).estimate([reduced]).seconds[0] for cluster in (four, eight))
     assert whole == pytest.approx(48.4e-3, rel=0.1)  # nodes of four at Jean Zay, by the BLOOM chronicles
     assert whole < 0.7 * part
+
+
+def test_a_part_of_a_mesh_is_not_all_of_it() -> None:
+    eight = load("dgx-v100")
+    four = eight.model_copy(update={"node": eight.node.model_copy(update={"gpus": 4})})
+    reduced = Collective("all_reduce", "fp16", 1 << 28, (0, 1, 2, 3))
+    part, whole = (Estimator(cluster).estimate([reduced]).seconds[0] for cluster in (four, eight))
+    assert part == pytest.approx(whole, rel=0.05)
 
 
 def test_placement_counts_nodes_and_devices_on_each() -> None:

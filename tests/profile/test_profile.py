@@ -105,6 +105,13 @@ def test_script_that_fails_on_the_gpu_is_quoted(tmp_path: Path) -> None:
         measure(Job(str(tmp_path / "train.py")), tmp_path / "trace.json", skip=1, timed=1, profiled=1)
 
 
+def test_script_that_takes_too_long_on_the_gpu_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(60)")
+    job = Job(str(tmp_path / "train.py"), timeout_s=0.1)
+    with pytest.raises(MayaError, match=r"3 steps took longer than 0.1 s on the GPU: --timeout"):
+        measure(job, tmp_path / "trace.json", skip=1, timed=1, profiled=1)
+
+
 def test_gpu_must_be_the_clusters() -> None:
     assert standing_for("NVIDIA H100 80GB HBM3", None).device.name == "NVIDIA H100 80GB HBM3"
     with pytest.raises(MayaError, match="'Some GPU'"):

@@ -126,7 +126,7 @@ def sample() -> Sample:
         iteration_time_s=0.04,
         iterations_s=(0.0401, 0.04, 0.04),
         breakdown_s=Breakdown(0.018, 0.005, 0.009, 0.008),
-        peak_memory_bytes={"max": 61 << 30, "by_class": {"0": 61 << 30, "1": 52 << 30}},
+        peak_memory_bytes={"max": 61 << 30, "by_class": {"0": 61 << 30, "1": 52 << 30}, "capacity": 80 << 30},
         hardware_flops_utilization=0.413,
         ranks={"world": 4, "launched": 3, "unique": 2},
         provenance={"profiled": 0.0, "learned": 0.82, "roofline": 0.12, "measured_host": 0.06},

@@ -8,9 +8,9 @@ from maya.report.labels import duration, kernel_label, ranges, size
 from maya.simulate.types import Prediction
 
 
-def text_of(prediction: Prediction, **options: int) -> str:
+def text_of(prediction: Prediction) -> str:
     console = Console(file=io.StringIO(), force_terminal=False, width=60)
-    render_terminal(prediction, console, **options)
+    render_terminal(prediction, console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -19,7 +19,7 @@ def test_verdict_and_iteration_time_come_first(sample):
 
 
 def test_breakdown_memory_and_sureness_are_named(sample):
-    text = text_of(sample.prediction, capacity_bytes=80 << 30)
+    text = text_of(sample.prediction)
     assert "61.0 GiB of 80.0 GiB on the fullest rank (76 %)" in text
     assert "compute 18.0 ms (45 %)" in text and "idle 8.00 ms (20 %)" in text
     assert "82.0 % learned from measurements of this device" in text

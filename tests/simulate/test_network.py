@@ -15,6 +15,7 @@ from maya.clusters import Cluster, Link, load
 from maya.simulate import INSTANT, build_network, place, simulate
 from maya.simulate.network import Network
 from maya.simulate.types import Timeline
+from maya.simulate.whatif import WhatIf
 from maya.trace.build import JobBuilder
 from maya.trace.pipelines import Pipeline
 from maya.trace.split import unfold
@@ -223,6 +224,32 @@ def test_merged_ranks_load_the_network_as_they_do_apart(
     assert merged.iteration_end_ns.tolist() == apart.iteration_end_ns.tolist()
     class_of_rank = place(job.build(), cluster).class_of_rank
     assert (merged.activity_ns[:, class_of_rank] == apart.activity_ns).all()
+
+
+@settings(max_examples=60)
+@given(
+    shape=SHAPES,
+    node=NODES,
+    use=st.sampled_from([0.7, 1.0]),
+    slow=st.integers(0, 15),
+    factor=st.sampled_from(["1.3", "2"]),
+)
+def test_a_slow_rank_takes_apart_those_that_share_its_links(
+    ideal_cluster: Cluster, shape: Pipeline, node: tuple[int, int], use: float, slow: int, factor: str
+) -> None:
+    cluster = with_node(ideal_cluster, gpus=node[0], nics=node[1])
+    what_if = WhatIf.parse(slow_ranks=[f"{slow % (shape.stages * shape.replicas)}={factor}"])
+    job = shape.job()
+    ends = []
+    for trace in (job.build(), unfold(job.build())):
+        trace = what_if.slowed(place(what_if.apart(trace), cluster))
+        known = dict(zip(job.build().operations, job.durations_s, strict=True))
+        seconds = np.array([known[op] if op in known else op.bytes * 1e-9 for op in trace.operations])  # type: ignore[union-attr]
+        network, seconds = network_of(trace, cluster, use), what_if.durations(trace, seconds)
+        ends.append(
+            simulate(trace, seconds, cluster, 3, host=INSTANT, network=network).iteration_end_ns.tolist()
+        )
+    assert ends[0] == ends[1]
 
 
 @settings(max_examples=60)

@@ -7,12 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from maya.clusters import Cluster
+from maya.clusters import Cluster, load
+from maya.estimate import Estimator
 from maya.estimate.types import Estimates, Provenance
 from maya.simulate import simulate, summarise
 from maya.simulate.types import Prediction
 from maya.trace.build import JobBuilder
-from maya.trace.types import JobTrace
+from maya.trace.types import Convolution, JobTrace
 
 FORWARD, BACKWARD = 100, 200  # ns of products whose peak rate takes just as long
 
@@ -52,6 +53,22 @@ def test_recomputation_counts_for_the_hardware_and_not_for_the_model(ideal_clust
 def test_without_recomputation_both_are_equal(ideal_cluster: Cluster) -> None:
     prediction = trained(ideal_cluster, "two")
     assert prediction.model_flops_utilization == pytest.approx(prediction.hardware_flops_utilization)
+
+
+def test_convolutions_in_fp32_are_set_against_the_rate_that_they_are_computed_at() -> None:
+    cluster = load("dgx-a100")
+    job = JobBuilder(1)
+    for _ in range(20):
+        job.ranks[0].gemm(1000)
+    job.ranks[0].step()
+    trace = job.build()
+    images, filters = (64, 256, 56, 56), (256, 256, 3, 3)
+    one = Convolution("forward", images, filters, images, (1, 1), (1, 1), (1, 1), 1, "fp32", "nhwc")
+    trace = dataclasses.replace(trace, operations=tuple(one for _ in trace.operations))
+    estimates = Estimator(cluster).estimate(trace.operations)
+    prediction = summarise(trace, simulate(trace, estimates.seconds, cluster), estimates, cluster)
+    assert prediction.hardware_flops_utilization is not None
+    assert 0.3 < prediction.hardware_flops_utilization < 1
 
 
 def test_a_model_with_frozen_parameters_counts_what_it_executes(ideal_cluster: Cluster) -> None:

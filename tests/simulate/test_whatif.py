@@ -18,7 +18,7 @@ from maya.trace.types import Collective, Gemm, Kernel, Memcpy
 
 
 def run(job: JobBuilder, what_if: WhatIf, cluster: Cluster) -> Timeline:
-    trace = what_if.trace(job.build())
+    trace = what_if.slowed(what_if.apart(job.build()))
     known = {
         operation: float(s) for operation, s in zip(job.build().operations, job.durations_s, strict=True)
     }
@@ -96,6 +96,9 @@ def test_a_slower_host_takes_longer(ideal_cluster: Cluster) -> None:
         ({"links": ["nvlink=fast"]}, "neither a factor"),
         ({"slow_ranks": ["a=2"]}, "no rank"),
         ({"slow_ranks": ["1=0"]}, "no number above zero"),
+        ({"scale": ["gemm=2", "gemm=3"]}, "--scale gemm: is asked twice"),
+        ({"links": ["nvlink=2x", "nvlink=2x"]}, "--link nvlink: is asked twice"),
+        ({"slow_ranks": ["0=2", "00=3"]}, "--slow-rank 0: is asked twice"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_said_so(question: dict[str, list[str]], says: str) -> None:

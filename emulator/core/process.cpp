@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <system_error>
 
@@ -111,6 +113,17 @@ void map_control(Process& self) {
   self.control_bytes = bytes;
 }
 
+// A process that the rank forks is not the rank: the trace and the control file, mapped in both, are its parent's.
+void leave_rank_in_forks() {
+  static std::once_flag installed;
+  std::call_once(installed, [] {
+    pthread_atfork(nullptr, nullptr, [] {
+      process().recording.store(false, std::memory_order_relaxed);
+      process().control = nullptr;
+    });
+  });
+}
+
 void begin(const std::string& path, bool exclusive) {
   Process& self = process();
   if (recording()) throw std::runtime_error("this process is rank " + std::to_string(self.config.rank) + " already");
@@ -125,6 +138,7 @@ void begin(const std::string& path, bool exclusive) {
     }
   }
   restart_thread_clock();
+  leave_rank_in_forks();
   self.recording.store(true, std::memory_order_release);
 }
 

@@ -521,3 +521,32 @@ def test_rank_begins_after_fork_with_the_parents_kernels(emulate: Emulate, tmp_p
     child = read_rank(rank_path(tmp_path / "child", 3))
     assert child.rank == 3
     assert np.count_nonzero(child.records["kind"] == RecordKind.KERNEL) == 2
+
+
+def test_process_that_a_rank_forks_records_nothing_in_the_ranks_trace(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import os, torch
+        cuda = ctypes.CDLL(None)
+        assert cuda.maya_observe_operators(1) == 0
+        x = torch.ones(8)
+        child = os.fork()
+        if child == 0:
+            weight = torch.nn.Parameter(torch.zeros(3))
+            weight.grad = torch.cat([torch.ones(1), torch.ones(2)])
+            torch.optim.SGD([weight]).step()
+            torch.ones(16, device="cuda")
+            cuda.cusparseSpMM()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        torch.ones(4, device="cuda").add_(1)
+        cuda.maya_observe_operators(0)
+        """
+    )
+    assert kinds(run).count(RecordKind.KERNEL) == 2
+    assert RecordKind.STEP not in kinds(run)
+    names = {context["operator"] for context in run.trace.contexts.values()}
+    assert "aten::add_" in names and "aten::cat" not in names
+    assert not run.trace.unsupported
+    header = np.fromfile(run.trace.path, HEADER, count=1)[0]
+    assert header["steps"] == 0 and header["records"] == len(run.trace.records)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_set>
 
 #include "core/handle_pool.h"
 #include "core/process_state.h"
@@ -62,7 +63,6 @@ GraphNode& append_node(Capture& capture, Capture::Branch& branch, RecordKind kin
   node.stream = branch.virtual_index;
   node.context = current_context();
   node.dependencies = branch.tails;
-  branch.joined = branch.stream == capture.origin;
   return node;
 }
 
@@ -75,14 +75,25 @@ void add_visible(std::vector<GraphNode*>& found, GraphNode* node) {
   for (GraphNode* dependency : node->dependencies) add_visible(found, dependency);
 }
 
-// Everything an origin's tail reaches has been joined; its mutex is held.
-void mark_joined(Capture& capture, const std::vector<GraphNode*>& tails) {
-  for (Capture::Branch& branch : capture.branches) {
-    if (branch.joined || branch.tails.empty()) continue;
-    branch.joined = std::all_of(branch.tails.begin(), branch.tails.end(), [&](GraphNode* tail) {
-      return std::find(tails.begin(), tails.end(), tail) != tails.end();
-    });
+// Every node that these, and what they depend on, are.
+std::unordered_set<const GraphNode*> reached_from(const std::vector<GraphNode*>& tails) {
+  std::unordered_set<const GraphNode*> reached;
+  std::vector<const GraphNode*> left(tails.begin(), tails.end());
+  while (!left.empty()) {
+    const GraphNode* const node = left.back();
+    left.pop_back();
+    if (reached.insert(node).second) left.insert(left.end(), node->dependencies.begin(), node->dependencies.end());
   }
+  return reached;
+}
+
+// Whether the origin waits, in the end, for all that other streams were given; the capture's mutex is held.
+bool all_joined(const Capture& capture) {
+  const auto reached = reached_from(capture.branches.front().tails);
+  std::vector<GraphNode*> ends;
+  for (const Capture::Branch& branch : capture.branches)
+    for (GraphNode* tail : branch.tails) add_visible(ends, tail);
+  return std::all_of(ends.begin(), ends.end(), [&](const GraphNode* end) { return reached.contains(end); });
 }
 
 int invalidate(const std::shared_ptr<Capture>& capture, int result) {
@@ -168,7 +179,7 @@ int wait_event(Stream* stream, Event* event) {
     if (capture->status != CaptureStatus::kActive) return kCapturedEvent;
     Capture::Branch* branch = branch_of(*capture, stream);
     if (!branch) {  // the wait draws this stream into the capture
-      capture->branches.push_back({stream, streams().next_stream++, {}, true});
+      capture->branches.push_back({stream, streams().next_stream++, {}});
       branch = &capture->branches.back();
       stream->capture = capture;
     }
@@ -177,7 +188,6 @@ int wait_event(Stream* stream, Event* event) {
     node.fields.arg = event->captured_index;
     node.dependencies.push_back(event->captured_node);
     branch->tails = {&node};
-    if (stream == capture->origin) mark_joined(*capture, node.dependencies);
     return kSuccess;
   }
   // Waiting for an event that was never recorded is a no-op (CUDA Runtime API, cudaStreamWaitEvent).
@@ -244,7 +254,7 @@ int begin_capture(Stream* stream, int mode, Graph* graph) {
   capture->graph = graph ? graph : create_graph();
   capture->owns_graph = graph == nullptr;
   capture->graph->origin = stream->index;
-  capture->branches.push_back({stream, stream->index, {}, true});
+  capture->branches.push_back({stream, stream->index, {}});
   stream->capture = std::move(capture);
   if (mode == kModeGlobal) ++streams().global_captures;
   if (mode != kModeRelaxed) ++own_captures;
@@ -257,9 +267,10 @@ int end_capture(Stream* stream, Graph** graph) {
   if (!capture) return kInvalidValue;
   std::lock_guard lock(capture->mutex);
   if (capture->origin != stream) return kCaptureUnmatched;
-  int result = capture->status == CaptureStatus::kInvalidated ? kCaptureInvalidated : kSuccess;
+  int result = kSuccess;
+  if (capture->status == CaptureStatus::kInvalidated) result = kCaptureInvalidated;
+  else if (!all_joined(*capture)) result = kCaptureUnjoined;
   for (const Capture::Branch& branch : capture->branches) {
-    if (!branch.joined && result == kSuccess) result = kCaptureUnjoined;
     if (branch.stream == find_stream(branch.stream)) branch.stream->capture.reset();  // else destroyed meanwhile
   }
   capture->status = CaptureStatus::kInvalidated;  // events that it recorded cannot be waited for any more

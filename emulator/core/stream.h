@@ -89,9 +89,8 @@ struct Capture {
     Stream* stream;
     std::uint32_t virtual_index;     // the stream index its records replay on
     std::vector<GraphNode*> tails;   // what the next node depends on
-    bool joined = true;              // the origin has waited for its last node
   };
-  std::vector<Branch> branches;
+  std::vector<Branch> branches;  // the origin's first
 };
 
 // Resolves any handle: nullptr and 1 are the legacy default stream, 2 the calling thread's own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -398,23 +399,60 @@ def test_launch_blocking_can_be_set_by_the_script_itself(emulate: Emulate) -> No
     assert fill["flags"] & BLOCKING
 
 
-def test_capture_that_a_branch_does_not_rejoin_is_an_error(emulate: Emulate) -> None:
+JOINED = {
+    "through another stream": """
+        last.wait_stream(side)
+        with torch.cuda.stream(last):
+            y * 3
+        current.wait_stream(last)
+        """,
+    "by an event that is not the last": """
+        joined = side.record_event()
+        side.record_event()
+        current.wait_event(joined)
+        """,
+}
+UNJOINED = {
+    "never": "",
+    "before its last work": """
+        current.wait_stream(side)
+        with torch.cuda.stream(side):
+            y * 3
+        """,
+    "by a stream that is not joined": "last.wait_stream(side)",
+}
+
+
+def captured_with_a_branch(emulate: Emulate, then: str) -> str:
+    """How the capture ends of a branch on `side` that goes on so."""
     run = emulate(
         """
         import torch
         x = torch.ones(64, device="cuda")
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        graph, side, last = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.Stream()
         try:
             with torch.cuda.graph(graph):
-                side.wait_stream(torch.cuda.current_stream())
+                current = torch.cuda.current_stream()
+                side.wait_stream(current)
                 with torch.cuda.stream(side):
-                    x * 2
+                    y = x * 2
+                exec(THEN)
             result = "captured"
         except RuntimeError as error:
             result = str(error)
-        """
+        """.replace("THEN", repr(textwrap.dedent(then)))
     )
-    assert "unjoined" in run.result
+    return str(run.result)
+
+
+@pytest.mark.parametrize("then", JOINED.values(), ids=JOINED)
+def test_branch_is_joined_by_whatever_the_origin_waits_for_in_the_end(emulate: Emulate, then: str) -> None:
+    assert captured_with_a_branch(emulate, then) == "captured"
+
+
+@pytest.mark.parametrize("then", UNJOINED.values(), ids=UNJOINED)
+def test_capture_that_a_branch_does_not_rejoin_is_an_error(emulate: Emulate, then: str) -> None:
+    assert "unjoined" in captured_with_a_branch(emulate, then)
 
 
 def test_device_synchronize_under_capture_is_an_error(emulate: Emulate) -> None:

@@ -9,6 +9,7 @@
 #include "core/context.h"
 #include "core/process_state.h"
 #include "core/recorder.h"
+#include "core/stream.h"
 
 namespace maya {
 namespace {
@@ -141,7 +142,8 @@ int pop_range(const void* owner) {
   if (thread.steps_mask & (std::uint64_t{1} << level)) {
     thread.steps_mask = 0;
     const std::uint32_t optimizer = std::exchange(thread.optimizer, 0);
-    if (recording()) record(RecordKind::kStep, nullptr, 0, {.size = optimizer});
+    const RecordFields fields{.size = optimizer};
+    if (recording() && !capture_step(fields)) record(RecordKind::kStep, nullptr, 0, fields);
   }
   return static_cast<int>(level);
 }

@@ -49,6 +49,7 @@ thread_local int device_of_thread = 0;
 enum CaptureMode : int { kModeGlobal = 0, kModeThreadLocal = 1, kModeRelaxed = 2 };
 thread_local int capture_mode_of_thread = kModeGlobal;
 thread_local int own_captures = 0;  // begun by this thread and not relaxed
+thread_local std::weak_ptr<Capture> last_capture;  // begun by this thread
 
 // A streams's place in its capture; the capture's mutex is held.
 Capture::Branch* branch_of(Capture& capture, const Stream* stream) {
@@ -231,6 +232,17 @@ int elapsed_time(float* milliseconds, Event* start, Event* end) {
   return kSuccess;
 }
 
+bool capture_step(const RecordFields& fields) {
+  const std::shared_ptr<Capture> capture = last_capture.lock();
+  if (!capture) return false;
+  std::lock_guard lock(capture->mutex);
+  if (capture->status != CaptureStatus::kActive) return false;
+  GraphNode& node = append_node(*capture, capture->branches.front(), RecordKind::kStep);
+  node.visible = false;
+  node.fields = fields;
+  return true;
+}
+
 bool capture_record(Stream& stream, RecordKind kind, std::uint32_t op, const RecordFields& fields) {
   const std::shared_ptr<Capture> capture = stream.capture;
   if (!capture) return false;
@@ -255,6 +267,7 @@ int begin_capture(Stream* stream, int mode, Graph* graph) {
   capture->owns_graph = graph == nullptr;
   capture->graph->origin = stream->index;
   capture->branches.push_back({stream, stream->index, {}});
+  last_capture = capture;
   stream->capture = std::move(capture);
   if (mode == kModeGlobal) ++streams().global_captures;
   if (mode != kModeRelaxed) ++own_captures;

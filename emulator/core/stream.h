@@ -44,7 +44,7 @@ struct GraphNode {
   std::uint32_t stream = 0, op = 0, context = 0;
   RecordFields fields;
   std::vector<GraphNode*> dependencies;
-  bool visible = true;  // event records and waits are edges in CUDA's graph, not nodes
+  bool visible = true;  // event records and waits are edges in CUDA's graph, not nodes; optimizer steps are neither
   void (*host_function)(void*) = nullptr;
   void* host_data = nullptr;
 };
@@ -116,6 +116,9 @@ int elapsed_time(float* milliseconds, Event* start, Event* end);
 
 // Called by record(): appends to the graph that the stream is captured into. False: no longer captured.
 bool capture_record(Stream& stream, RecordKind kind, std::uint32_t op, const RecordFields& fields);
+
+// An optimizer step that ends while the calling thread captures is one at each launch of the graph. False: it does not.
+bool capture_step(const RecordFields& fields);
 
 // Capture and graphs; results are CUDA error codes.
 int begin_capture(Stream* stream, int mode, Graph* graph = nullptr);

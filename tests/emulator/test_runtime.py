@@ -359,6 +359,33 @@ def test_captured_graph_replays_its_records_at_each_launch(emulate: Emulate) -> 
     assert RecordKind.STREAM_WAIT_EVENT in first["kind"]
 
 
+def test_optimizer_step_under_capture_is_one_at_each_launch(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        cuda = ctypes.CDLL(None)
+        assert cuda.maya_observe_operators(1) == 0
+        weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        graph = torch.cuda.CUDAGraph()
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        with torch.cuda.graph(graph):
+            optimizer.step()
+        for _ in range(2):
+            torch.zeros(8, device="cuda")
+            graph.replay()
+        cuda.maya_observe_operators(0)
+        """
+    )
+    records = run.trace.records
+    (rows,) = np.nonzero(records["kind"] == RecordKind.STEP)
+    assert records["arg"][rows].tolist() == [1, 2, 3]
+    assert (records["flags"][rows] & GRAPH).tolist() == [0, GRAPH, GRAPH]
+    assert set(records["kind"][rows[0] + 1 : rows[1]]) >= {RecordKind.KERNEL}
+    assert records["kind"][rows[-1] - 1] == RecordKind.KERNEL  # what the step launches lies before it
+
+
 LAUNCHES = """
 import torch
 x = torch.ones(64, device="cuda")

@@ -97,6 +97,33 @@ bool all_joined(const Capture& capture) {
   return std::all_of(ends.begin(), ends.end(), [&](const GraphNode* end) { return reached.contains(end); });
 }
 
+void note_recorded(Event& event) {
+  event.capture.reset();
+  event.recorded = true;
+  event.operations = process().device_operations.load(std::memory_order_relaxed);
+}
+
+// A record or a wait that meets an event outside the graph, and is a node of it.
+int capture_external(Stream* stream, Event* event, RecordKind kind) {
+  Capture& capture = *stream->capture;
+  std::lock_guard lock(capture.mutex);
+  Capture::Branch* branch = branch_of(capture, stream);
+  if (!branch || capture.status != CaptureStatus::kActive) return kCaptureInvalidated;
+  GraphNode& node = append_node(capture, *branch, kind);
+  node.event = event;
+  node.fields.arg = event->index;
+  branch->tails = {&node};
+  return kSuccess;
+}
+
+// At a launch of the graph. False: the event is gone, or nobody recorded what would be waited for.
+bool meet_event(const GraphNode& node) {
+  Event* event = find_event(node.event);
+  if (!event || event->index != node.fields.arg) return false;
+  if (node.kind == RecordKind::kEventRecord) note_recorded(*event);
+  return event->recorded;
+}
+
 int invalidate(const std::shared_ptr<Capture>& capture, int result) {
   std::lock_guard lock(capture->mutex);
   capture->status = CaptureStatus::kInvalidated;
@@ -149,7 +176,8 @@ Event* create_event(int device, unsigned flags) {
 
 bool destroy_event(void* handle) { return streams().events.destroy(handle); }
 
-int record_event(Event* event, Stream* stream) {
+int record_event(Event* event, Stream* stream, unsigned flags) {
+  if (stream->capture && (flags & kExternalEvent)) return capture_external(stream, event, RecordKind::kEventRecord);
   if (const std::shared_ptr<Capture> capture = stream->capture) {
     std::lock_guard lock(capture->mutex);
     Capture::Branch* branch = branch_of(*capture, stream);
@@ -163,14 +191,13 @@ int record_event(Event* event, Stream* stream) {
     branch->tails = {&node};
     return kSuccess;
   }
-  event->capture.reset();
-  event->recorded = true;
-  event->operations = process().device_operations.load(std::memory_order_relaxed);
+  note_recorded(*event);
   if (recording()) append_record(RecordKind::kEventRecord, stream->index, 0, current_context(), {.arg = event->index});
   return kSuccess;
 }
 
-int wait_event(Stream* stream, Event* event) {
+int wait_event(Stream* stream, Event* event, unsigned flags) {
+  if (stream->capture && (flags & kExternalEvent)) return capture_external(stream, event, RecordKind::kStreamWaitEvent);
   const std::shared_ptr<Capture> capture = event->capture.lock();
   const std::shared_ptr<Capture> mine = stream->capture;
   if (mine && !capture) return event->recorded ? invalidate(mine, kCaptureIsolation) : kSuccess;
@@ -379,6 +406,7 @@ bool destroy_graph_exec(void* handle) { return streams().execs.destroy(handle); 
 
 int launch_graph(GraphExec* exec, Stream* stream) {
   for (const GraphNode& node : exec->graph.nodes) {
+    if (node.event && !meet_event(node)) continue;
     const std::uint32_t index = node.stream == exec->graph.origin ? stream->index : node.stream;
     if (node.host_function) node.host_function(node.host_data);
     RecordFields fields = node.fields;

@@ -47,6 +47,7 @@ struct GraphNode {
   bool visible = true;  // event records and waits are edges in CUDA's graph, not nodes; optimizer steps are neither
   void (*host_function)(void*) = nullptr;
   void* host_data = nullptr;
+  Event* event = nullptr;  // outside the graph; it may be destroyed before
 };
 
 // cudaUserObject_t: freed when the last reference goes.
@@ -105,8 +106,9 @@ bool destroy_event(void* handle);
 
 // cudaEventRecord and cudaStreamWaitEvent, with capture propagation. The results are CUDA error codes,
 // alike in the runtime and the driver API.
-int record_event(Event* event, Stream* stream);
-int wait_event(Stream* stream, Event* event);
+inline constexpr unsigned kExternalEvent = 1;  // cudaEventRecordExternal, cudaEventWaitExternal
+int record_event(Event* event, Stream* stream, unsigned flags);
+int wait_event(Stream* stream, Event* event, unsigned flags);
 int synchronize_event(Event* event);
 int synchronize_stream(Stream* stream);
 int synchronize_device(int device);

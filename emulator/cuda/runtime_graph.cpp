@@ -149,6 +149,8 @@ int cudaGraphNodeGetType(void* handle, int* type) {
     case RecordKind::kMemcpy: *type = 1; break;
     case RecordKind::kMemset: *type = 2; break;
     case RecordKind::kHost: *type = 3; break;
+    case RecordKind::kStreamWaitEvent: *type = 6; break;
+    case RecordKind::kEventRecord: *type = 7; break;
     default: *type = 0; break;
   }
   return cudaSuccess;

@@ -62,11 +62,11 @@ int cudaStreamQuery(void* handle) {
   return with_stream(handle, [](Stream* stream) { return stream->capture ? cudaErrorStreamCaptureUnsupported : 0; });
 }
 
-int cudaStreamWaitEvent(void* handle, void* event_handle, unsigned) {
+int cudaStreamWaitEvent(void* handle, void* event_handle, unsigned flags) {
   const Call call;
   return with_stream(handle, [&](Stream* stream) {
     Event* event = find_event(event_handle);
-    return event ? wait_event(stream, event) : cudaErrorInvalidResourceHandle;
+    return event ? wait_event(stream, event, flags) : cudaErrorInvalidResourceHandle;
   });
 }
 
@@ -82,11 +82,11 @@ int cudaEventDestroy(void* event) {
   return destroy_event(event) ? cudaSuccess : result(cudaErrorInvalidResourceHandle);
 }
 
-int cudaEventRecordWithFlags(void* event_handle, void* handle, unsigned) {
+int cudaEventRecordWithFlags(void* event_handle, void* handle, unsigned flags) {
   const Call call;
   return with_stream(handle, [&](Stream* stream) {
     Event* event = find_event(event_handle);
-    return event ? record_event(event, stream) : cudaErrorInvalidResourceHandle;
+    return event ? record_event(event, stream, flags) : cudaErrorInvalidResourceHandle;
   });
 }
 int cudaEventRecord(void* event, void* stream) { return cudaEventRecordWithFlags(event, stream, 0); }

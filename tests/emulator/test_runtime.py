@@ -426,6 +426,62 @@ def test_launch_blocking_can_be_set_by_the_script_itself(emulate: Emulate) -> No
     assert fill["flags"] & BLOCKING
 
 
+EXTERNAL = """
+import torch
+x = torch.ones(64, device="cuda")
+start, end, other = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(3))
+never = torch.cuda.Event(external=True)
+other.record()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    current = torch.cuda.current_stream()
+    start.record()
+    x * 2
+    end.record()
+    x + 1
+    current.wait_event(other)
+    current.wait_event(never)
+for _ in range(2):
+    graph.replay()
+end.synchronize()
+result = [start.elapsed_time(end), other.query()]
+"""
+
+
+def test_external_events_are_met_at_each_launch(emulate: Emulate) -> None:
+    run = emulate(EXTERNAL)
+    assert run.result == [1.0, True]
+    records = run.trace.records
+    replayed = records[(records["flags"] & GRAPH) != 0]
+    recorded = replayed["arg"][replayed["kind"] == RecordKind.EVENT_RECORD].tolist()
+    (other,) = records["arg"][(records["kind"] == RecordKind.EVENT_RECORD) & (records["flags"] == 0)]
+    assert recorded[:2] == recorded[2:] and len(set(recorded)) == 2
+    waited = replayed["arg"][replayed["kind"] == RecordKind.STREAM_WAIT_EVENT]
+    assert waited.tolist() == [other, other]  # what was never recorded is not waited for
+    (synchronized,) = records["arg"][records["kind"] == RecordKind.EVENT_SYNCHRONIZE]
+    assert synchronized == recorded[-1]
+
+
+def test_external_records_and_waits_are_nodes_of_the_graph(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        cuda = ctypes.CDLL(None)
+        stream, event, graph = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        assert cuda.cudaStreamCreate(ctypes.byref(stream)) == cuda.cudaEventCreate(ctypes.byref(event)) == 0
+        assert cuda.cudaStreamBeginCapture(stream, 0) == 0
+        assert cuda.cudaEventRecordWithFlags(event, stream, 1) == cuda.cudaStreamWaitEvent(stream, event, 1) == 0
+        assert cuda.cudaStreamEndCapture(stream, ctypes.byref(graph)) == 0
+        nodes, count = (ctypes.c_void_p * 4)(), ctypes.c_size_t(4)
+        assert cuda.cudaGraphGetNodes(graph, nodes, ctypes.byref(count)) == 0
+        kinds = [ctypes.c_int() for _ in range(count.value)]
+        for node, kind in zip(nodes, kinds):
+            assert cuda.cudaGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)) == 0
+        result = [kind.value for kind in kinds]
+        """
+    )
+    assert run.result == [7, 6]  # cudaGraphNodeTypeEventRecord, cudaGraphNodeTypeWaitEvent
+
+
 JOINED = {
     "through another stream": """
         last.wait_stream(side)

@@ -76,9 +76,9 @@ def build_program(
     action = _ACTION_OF_KIND[records["kind"]]
     _check(trace, records, action)
 
-    base = rank_begin[rank_of].astype(np.int64)
+    base, end = (rank_begin[rank_of + of].astype(np.int64) for of in (0, 1))
     stream, stream_of, stream_begin, stream_flags = _streams(trace, records, rank_of)
-    link, flags, events = _events(records, action, base)
+    link, flags, events = _events(records, action, base, end)
     leader = _leaders(records, action, rank_of)
     duration = np.where(records["operation"] >= 0, durations_ns[records["operation"]], 0)
     duration[action > Action.TRANSFER] = 0
@@ -89,7 +89,7 @@ def build_program(
     action[leader != np.arange(len(records))] = Action.HOST
     # A wait for an event that was recorded before the job became steady holds nothing up.
     waits = (action == Action.STREAM_WAIT_EVENT) | (action == Action.EVENT_SYNCHRONIZE)
-    action[waits & (records["wait"] < 0)] = Action.HOST
+    action[waits & (records["wait"] == -1)] = Action.HOST
     for bit, chosen in (
         (BLOCKING, records["blocking"]),
         (NO_LAUNCH, records["graph"]),
@@ -148,19 +148,20 @@ def _streams(
 
 
 def _events(
-    records: NDArray[np.void], action: NDArray[np.uint8], base: NDArray[np.int64]
+    records: NDArray[np.void], action: NDArray[np.uint8], base: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8], int]:
     """(event of each call, flags of each call, events): every EVENT_RECORD is an event of its own."""
     is_record = action == Action.EVENT_RECORD
     event_of = np.cumsum(is_record, dtype=np.int32) - np.int32(1)
     link = np.where(is_record, event_of, np.int32(0))
     flags = np.zeros(len(records), np.uint8)
-    waits = np.flatnonzero((records["wait"] >= 0) & ~is_record)
-    target = base[waits] + records["wait"][waits]
+    waits = np.flatnonzero((records["wait"] != -1) & ~is_record)
+    wait = records["wait"][waits]
+    target = np.where(wait < 0, end[waits], base[waits]) + wait
     if len(waits) and ((target >= len(records)).any() or not is_record[target].all()):
         raise SimulationError("a wait for something that is no event record")
     link[waits] = event_of[target]
-    flags[waits[target > waits]] = PREVIOUS_ITERATION
+    flags[waits[(wait < 0) | (target > waits)]] = PREVIOUS_ITERATION
     return link, flags, int(is_record.sum())
 
 

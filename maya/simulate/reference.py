@@ -101,6 +101,14 @@ class ReferenceResult:
     events: int
 
 
+def _awaited(rank: _Rank, iteration: int, call: dict[str, int], row: int) -> tuple[int, int] | None:
+    """(iteration, row) of the event record that a call waits for; None: for none since the start."""
+    wait = call["wait"]
+    if wait == -1 or (iteration == 0 and (wait < 0 or wait > row)):
+        return None
+    return (iteration - 1, wait + len(rank.calls)) if wait < 0 else (iteration - (wait > row), wait)
+
+
 class Reference:
     """Simulates `iterations` of `trace`; durations in ns, one an operation; host times as recorded."""
 
@@ -214,7 +222,7 @@ class Reference:
     def _occupies(self, rank: _Rank, row: int) -> bool:
         call = rank.calls[row]
         if call["kind"] == RecordKind.STREAM_WAIT_EVENT:
-            return call["wait"] >= 0
+            return call["wait"] != -1
         if call["kind"] == RecordKind.EVENT_RECORD:
             return True
         return call["kind"] in _DEVICE_WORK and bool(self._members(rank, row))
@@ -268,9 +276,9 @@ class Reference:
         return not rank.streams.get(stream) and (stream not in rank.ended or self._hears(rank.ended[stream]))
 
     def _hears_of_event(self, rank: _Rank, iteration: int, call: dict[str, int], row: int) -> bool:
-        before = iteration - (call["wait"] > row)
+        record = _awaited(rank, iteration, call, row)
         return self._is_recorded(rank, iteration, call, row) and (
-            call["wait"] < 0 or before < 0 or self._hears(self.end[rank.index][before, call["wait"]])
+            record is None or self._hears(self.end[rank.index][record])
         )
 
     def _next_call(self, rank: _Rank) -> None:
@@ -291,10 +299,8 @@ class Reference:
     # --- streams ---
 
     def _is_recorded(self, rank: _Rank, iteration: int, call: dict[str, int], row: int) -> bool:
-        if call["wait"] < 0:
-            return True
-        before = iteration - (call["wait"] > row)
-        return before < 0 or (before, call["wait"]) in rank.recorded
+        record = _awaited(rank, iteration, call, row)
+        return record is None or record in rank.recorded
 
     def _advance(self, rank: _Rank) -> None:
         """Starts whatever can start now on any stream of the rank."""

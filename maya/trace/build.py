@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.trace.collate import resolve_waits
 from maya.trace.rendezvous import PARTY, count_within, join
 from maya.trace.types import (
     RECORD,
@@ -21,6 +20,7 @@ from maya.trace.types import (
     RankTrace,
     RecordKind,
 )
+from maya.trace.waits import resolve_waits
 
 
 class RankBuilder:

@@ -61,6 +61,7 @@ def collate(run: Run) -> JobTrace:
         operations = table.intern(raw, cut.records, members)
         records, party = _rows(number, raw, cut.records, operations, lookup, class_of_rank, members)
         records["host_ns"] = undisturbed.applied(cut.alike, records["host_ns"])
+        records["wait"] = cut.waits
         tables.append(records)
         parties.append(party)
     used = _keep_used(tables, parties, communicators)
@@ -140,7 +141,6 @@ def _rows(
     records["blocking"] = cut["flags"] & FLAG_BLOCKING
     records["graph"] = cut["flags"] & FLAG_GRAPH
     records["operation"] = operations
-    records["wait"] = resolve_waits(cut["kind"], cut["arg"])
     records["group"] = _renumber_groups(cut["group"])
     for name in ("communicator", "sequence", "peer_class", "rendezvous"):
         records[name] = -1
@@ -184,29 +184,6 @@ def _sequences(party: NDArray[np.void]) -> NDArray[np.int32]:
     """Ordinals of collectives on their communicator, of transfers per peer and direction."""
     lane = (party["peer"].astype(np.int64) + 1) * 2 + party["sends"]
     return count_within(party["communicator"].astype(np.int64) << 32 | lane)
-
-
-def resolve_waits(kind: NDArray[np.uint8], event: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """[records] For waits on an event the row of its latest record before them, else of its last one in
-    the iteration (that is: the previous iteration's, cudaStreamWaitEvent waits for the latest), else -1."""
-    result = np.full(len(kind), -1, np.int32)
-    records = kind == RecordKind.EVENT_RECORD
-    waits = (kind == RecordKind.STREAM_WAIT_EVENT) | (kind == RecordKind.EVENT_SYNCHRONIZE)
-    rows = np.flatnonzero(records | waits)
-    if not len(rows):
-        return result
-    _, dense = np.unique(event[rows], return_inverse=True)
-    order = np.argsort(dense, kind="stable")
-    dense, ordered = dense[order], rows[order]
-    # Running maximum of (event, row of a record): what an event has seen so far, in row order.
-    stride = len(kind) + 1
-    seen = np.where(records[ordered], dense * stride + ordered + 1, dense * stride)
-    latest = np.maximum.accumulate(seen) - dense * stride - 1
-    final = np.maximum.reduceat(seen, np.flatnonzero(np.diff(dense, prepend=-1))) % stride - 1
-    latest = np.where(latest >= 0, latest, final[dense])
-    is_wait = waits[ordered]
-    result[ordered[is_wait]] = latest[is_wait]
-    return result
 
 
 def _renumber_groups(group: NDArray[np.uint32]) -> NDArray[np.int32]:

@@ -15,6 +15,7 @@ from maya.trace.format import RawRank, TraceError, signatures
 from maya.trace.host import calls_alike
 from maya.trace.period import find_period
 from maya.trace.types import RecordKind
+from maya.trace.waits import resolve_waits
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Cut:
 
     records: NDArray[np.void]
     alike: NDArray[np.int64]  # [records]
+    waits: NDArray[np.int32]  # [records] as RECORD's
     iterations: int
 
 
@@ -96,7 +98,7 @@ def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
     period = find_period(signatures(raw))
     if period is None:
         notes.append(f"rank {raw.rank}: no optimizer step and no repetition; its whole run is one iteration")
-        return Cut(raw.records, calls.alike, 1)
+        return Cut(raw.records, calls.alike, resolve_waits(raw.records["kind"], raw.records["arg"]), 1)
     start, length = period
     bounds = list(range(start, len(raw.records) + 1, length))
     notes.append(f"rank {raw.rank}: no optimizer step; an iteration is the {length} calls that repeat")
@@ -116,4 +118,11 @@ def _median(calls: Calls, bounds: list[int], notes: list[str]) -> Cut:
     records = raw.records[last].copy()
     host = np.stack([raw.records["host_ns"][part] for part in alike])
     records["host_ns"] = np.median(host, axis=0).astype(np.uint64)
-    return Cut(records, calls.alike[last], len(alike))
+    return Cut(records, calls.alike[last], _waits(raw.records, signature, last), len(alike))
+
+
+def _waits(records: NDArray[np.void], signature: NDArray[np.uint64], last: slice) -> NDArray[np.int32]:
+    own = records[last]
+    before = slice(last.start - len(own), last.start)
+    known = before.start >= 0 and np.array_equal(signature[before], signature[last])
+    return resolve_waits(own["kind"], own["arg"], records["arg"][before] if known else None)

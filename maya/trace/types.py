@@ -133,8 +133,8 @@ RECORD = np.dtype(
         ("operation", np.int32),  # index into JobTrace.operations; -1: none
         ("host_ns", np.int64),  # host CPU time before this call
         ("size", np.int64),  # bytes, see RecordKind
-        # Row of the EVENT_RECORD this one waits for. A row after this one is that of the iteration before
-        # (the event was recorded at its end); -1: none, the event is complete.
+        # Row of the EVENT_RECORD this one waits for. A row after this one is that of the iteration before (the event
+        # was recorded at its end); one before it there counts from the end, from -2. -1: none, the event is complete.
         ("wait", np.int32),
         ("communicator", np.int32),  # index into JobTrace.communicators; -1: none
         # Ordinal in this iteration: of collectives on that communicator; p2p: per peer rank and direction.

@@ -83,6 +83,19 @@ def test_event_recorded_by_the_iteration_before_is_waited_for(simulate_ideal: Si
     assert spans(timeline, 1)[1] == (100, 105)
 
 
+def test_host_that_keeps_one_iteration_ahead_of_the_device(ideal_cluster: Cluster) -> None:
+    job = JobBuilder(1)
+    rank = job.ranks[0]
+    rank.kernel(100)
+    rank.event_record(1)
+    rank.event_synchronize(1)
+    trace = job.build()
+    trace.ranks[0].records["wait"][2] = 1 - 3  # the iteration before's
+    host = HostCosts(0, 4e-9, 1024)
+    timeline = simulate(trace, job.durations_s, ideal_cluster, host=host)
+    assert timeline.ranks[0].issued[:, 0].tolist() == [0, 0, 104]
+
+
 def test_event_never_recorded_holds_nothing_up(simulate_ideal: Simulate) -> None:
     job = JobBuilder(1)
     job.ranks[0].stream_wait_event(9)

@@ -117,6 +117,44 @@ def test_wait_resolves_to_the_latest_record_before_it_or_of_the_iteration_before
     assert job.ranks[0].records["wait"].tolist() == [4, -1, -1, 2, -1, -1, -1]
 
 
+@pytest.mark.parametrize(
+    ("ago", "row", "wait"),
+    [
+        (0, 1, 3),  # reused: the one that this iteration is yet to record
+        (1, 1, 3),
+        (1, 4, 3 - 6),  # this iteration has recorded another one there
+        (2, 1, -1),
+    ],
+)
+def test_wait_for_an_event_of_an_earlier_iteration_that_made_its_own(
+    rank_writer: Any, tmp_path: Path, ago: int, row: int, wait: int
+) -> None:
+    rank = rank_writer()
+    for number in range(5):
+        for at in range(5):
+            if at == row:
+                rank.record(RecordKind.EVENT_SYNCHRONIZE, arg=50 + (number - ago) * (ago > 0))
+            elif at == 3:
+                rank.record(RecordKind.EVENT_RECORD, arg=50 + number * (ago > 0))
+            else:
+                rank.kernel(f"{at}")
+        rank.step()
+    rank.write(tmp_path)
+    waits = collate(run_of(tmp_path, (0,), (1, 5))).ranks[0].records["wait"].tolist()
+    assert waits == [wait if at == row else -1 for at in range(6)]
+
+
+def test_waits_after_another_iteration_are_for_events_of_their_own(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    for number in range(3):
+        rank.record(RecordKind.EVENT_SYNCHRONIZE, arg=50)
+        rank.kernel("another" if number == 1 else "usual")
+        rank.record(RecordKind.EVENT_RECORD, arg=50)
+        rank.step()
+    rank.write(tmp_path)
+    assert collate(run_of(tmp_path, (0,))).ranks[0].records["wait"].tolist() == [2, -1, -1, -1]
+
+
 def test_operator_and_its_sizes_belong_to_the_kernel(rank_writer: Any, tmp_path: Path) -> None:
     rank = rank_writer()
     training(rank, lambda r: r.kernel("a", operator="aten::add"))

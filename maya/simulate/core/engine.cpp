@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
+#include <utility>
 
 namespace maya::simulate {
 
@@ -177,7 +178,8 @@ bool Engine::synchronise_event(Rank& rank, const Call& call) {
   const std::uint32_t needed = rank.iteration + (call.flags & kPreviousIteration ? 0 : 1);
   const Event& event = events_state_[call.link];
   if (event.recorded >= needed) {
-    hear(rank, event.at + program_.completion_latency, event.by);
+    const Event::Record& record = event.recorded == needed ? event.last : event.before;
+    hear(rank, record.at + program_.completion_latency, record.by);
     return true;
   }
   rank.waits_event = static_cast<std::uint32_t>(call.link);
@@ -388,8 +390,7 @@ void Engine::wake_default(std::uint32_t rank, Place by) {
 void Engine::record_event(std::uint32_t index, std::uint32_t rank_index, Place by) {
   Event& event = events_state_[index];
   ++event.recorded;
-  event.at = now_;
-  event.by = by;
+  event.before = std::exchange(event.last, {now_, by});
   std::uint32_t stream = event.waiters;
   event.waiters = kNone;
   while (stream != kNone) {

@@ -121,8 +121,10 @@ class Engine {
   struct Event {
     std::uint32_t recorded = 0;
     std::uint32_t waiters = kNone;  // streams, chained by next_waiter
-    Nanoseconds at = kLongAgo;      // of the last record
-    Place by = 0;                   // that record
+    struct Record {
+      Nanoseconds at = kLongAgo;
+      Place by = 0;
+    } last, before;
   };
 
   void copy_calls(const Program& program);

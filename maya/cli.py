@@ -326,6 +326,10 @@ def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path
         write_perfetto(judgement.trace, judgement.timeline, perfetto, judgement.estimates, device)
     if judgement.timeline is not None and html is not None:
         write_html(prediction, judgement.trace, judgement.timeline, judgement.estimates, html)
+    if judgement.timeline is None:
+        for file in filter(None, (perfetto, html)):
+            left = "; what it holds is of an earlier prediction" if file.exists() else ""
+            print(f"maya: {file}: not written, for nothing was simulated{left}", file=sys.stderr)
     raise typer.Exit(EXIT[prediction.verdict])
 
 

@@ -162,6 +162,8 @@ def judge_trace(
     without_host = simulate_without_host(trace, seconds_of, cluster, iterations, network, demand)
     simulated = time.perf_counter()
     prediction = summarise(trace, timeline, estimates, cluster, without_host)
+    if not prediction.iteration_time_s:
+        return _idle(trace, seconds or {})
     incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]
     message = "; ".join((*_what_is_missing(trace, estimates), *_beyond_memory(trace, cluster)))
     verdict: Verdict = "INCOMPLETE" if message else "FITS"
@@ -187,6 +189,20 @@ def judge_trace(
         version=__version__,
     )
     return Judgement(prediction, trace, estimates, timeline, cluster)
+
+
+def _idle(trace: JobTrace, seconds: dict[str, float]) -> Judgement:
+    """Of a script that ended without work for a device, as one does that prints its usage: 0 s would be no answer."""
+    return Judgement(
+        Prediction(
+            verdict="FAILED",
+            ranks={"world": trace.world, "launched": trace.launched},
+            stages_s=seconds,
+            message="the script ended without an error and without any work for a device",
+            notes=trace.notes,
+            version=__version__,
+        )
+    )
 
 
 def _beyond_memory(trace: JobTrace, cluster: Cluster) -> list[str]:

@@ -267,7 +267,7 @@ class Watch:
         steps = min(self.control.steps(rank) for rank in survivors)
         if steps == 0:
             return self._run(
-                "traced", notes=("the script took no optimizer step: its whole run is one iteration",)
+                "traced", notes=("the script took no optimizer step, by which iterations are told apart",)
             )
         hashes = [self.control.segment_hashes(rank)[:steps] for rank in survivors]
         ended = f"the script ended after {steps} optimizer steps: its last iteration stands for all"

@@ -101,7 +101,8 @@ def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
         return Cut(raw.records, calls.alike, resolve_waits(raw.records["kind"], raw.records["arg"]), 1)
     start, length = period
     bounds = list(range(start, len(raw.records) + 1, length))
-    notes.append(f"rank {raw.rank}: no optimizer step; an iteration is the {length} calls that repeat")
+    repeats = "one call that repeats" if length == 1 else f"the {length} calls that repeat"
+    notes.append(f"rank {raw.rank}: no optimizer step; an iteration is {repeats}")
     return _median(calls, bounds, notes)
 
 

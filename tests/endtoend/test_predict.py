@@ -485,6 +485,25 @@ def test_a_script_that_raises_shows_its_own_traceback(maya, script):
     assert "maya/launch" not in completed.stdout
 
 
+@pytest.mark.parametrize("text", ["print('usage: train.py --steps N')", "raise SystemExit(0)"])
+def test_a_script_that_ends_without_work_for_a_device_has_no_time(maya, script, text):
+    completed = maya("predict", "--no-cache", script(text))
+    assert completed.returncode == 4 and completed.stdout.startswith("FAILED\n")
+    assert "without any work for a device" in completed.stdout
+
+
+def test_what_shows_a_simulation_is_told_to_be_missing_where_there_is_none(maya, script, tmp_path):
+    (tmp_path / "old.html").write_text("of a prediction before")
+    asked = ["--json", "new.json", "--perfetto", "new.pf", "--html", "old.html"]
+    completed = maya("predict", *asked, script("raise ValueError"))
+    assert (
+        completed.returncode == 4 and json.loads((tmp_path / "new.json").read_text())["verdict"] == "FAILED"
+    )
+    perfetto, html = completed.stderr.splitlines()
+    assert perfetto == "maya: new.pf: not written, for nothing was simulated"
+    assert html.endswith("what it holds is of an earlier prediction")
+
+
 def test_a_script_that_exits_with_a_status_has_failed(maya, script):
     completed = maya("predict", "--", script("import sys\nsys.exit(7)\n"))
     assert completed.returncode == 4

@@ -70,9 +70,10 @@ def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
     if objective.metric != "iteration_time":
         line += f"; {objective.metric} {best.objective:.6g} {objective.unit}"
     console.print(f"{line}  ({best.verdict})", highlight=False)
-    error = best.outcome.prediction.get("likely_error") if best.outcome else None
-    if error:
-        console.print(f"  likely error: {likely(LikelyError(**error))}", highlight=False, soft_wrap=True)
+    prediction = best.outcome.prediction if best.outcome else {}
+    if error := prediction.get("likely_error"):
+        said = likely(LikelyError(**error), prediction["provenance"])
+        console.print(f"  likely error: {said}", highlight=False, soft_wrap=True)
     console.print(f"\n{shell_command(torchrun(experiment, best))}\n", markup=False, highlight=False)
 
 

@@ -64,7 +64,7 @@ def write_html(
         prediction=prediction,
         breakdown=_breakdown(prediction),
         sureness=_sureness(prediction),
-        likely=likely(prediction.likely_error) if prediction.likely_error else "",
+        likely=likely(prediction.likely_error, prediction.provenance) if prediction.likely_error else "",
         measured=sum(prediction.provenance.get(name, 0.0) for name in ("profiled", "learned")),
         classes=_classes(trace, timeline, window),
         activities=[name for _, name in ACTIVITIES.values()],

@@ -32,6 +32,7 @@ SURENESS = {
     "measured_host": "host time measured here",
     "unknown": "unknown, charged the launch floor",
 }
+UNMEASURED = ("borrowed", "roofline", "unknown")
 
 
 def render_terminal(prediction: Prediction, console: Console) -> None:
@@ -65,7 +66,7 @@ def _lines(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]:
     if prediction.provenance:
         yield "durations", Text(sureness(prediction.provenance))
     if prediction.likely_error:
-        yield "likely error", Text(likely(prediction.likely_error))
+        yield "likely error", Text(likely(prediction.likely_error, prediction.provenance))
     yield from _listed("not covered", prediction.unsupported, "yellow")
     yield from _listed("note", prediction.notes, "")
     if prediction.stages_s:
@@ -156,12 +157,14 @@ def sureness(provenance: Mapping[str, float]) -> str:
     )
 
 
-def likely(error: LikelyError) -> str:
-    """What measured iterations were off by."""
+def likely(error: LikelyError, provenance: Mapping[str, float]) -> str:
+    """What measured iterations were off by; perhaps by more, where datasheets tell most of the time."""
+    unmeasured = sum(provenance.get(name, 0.0) for name in UNMEASURED)
+    rests = f"; perhaps more here, where {100 * unmeasured:.0f} % of the time rests on a datasheet"
     of = "this device" if error.own else "all devices, for of this one there are too few"
     return (
         f"within {100 * error.median:.0f} % for half, {100 * error.p90:.0f} % for nine in ten of {error.iterations} "
-        f"measured iterations with as much host time on {of}"
+        f"measured iterations with as much host time on {of}{rests if unmeasured > 0.5 else ''}"
     )
 
 

@@ -32,6 +32,10 @@ def test_the_likely_error_says_what_it_rests_on(sample):
     other = replace(sample.prediction.likely_error, own=False)
     text = text_of(replace(sample.prediction, likely_error=other))
     assert "on all devices, for of this one there are too few" in text
+    borrowed = text_of(
+        replace(sample.prediction, provenance={"borrowed": 0.7, "roofline": 0.1, "learned": 0.2})
+    )
+    assert own + "; perhaps more here, where 80 % of the time rests on a datasheet" in borrowed
 
 
 def test_critical_path_and_communication_are_named(sample):

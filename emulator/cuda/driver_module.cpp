@@ -1,6 +1,7 @@
 // The driver API's modules, libraries, functions, launches and occupancy. A CUfunction and a CUkernel are
 // KernelInfos, as in the runtime. Prototypes: cuda.h of CUDA 12 and 13.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -45,6 +46,8 @@ struct Function {
   Module* module = nullptr;
   KernelImage image;
   std::optional<PtxKernel> ptx;
+  bool multiplies = false;  // matrices: on tensor cores, or as a template of PyTorch's compiler
+  std::once_flag told;      // that it does
   std::mutex mutex;  // guards: moved
   std::unordered_map<std::string, std::optional<PtxKernel::Moved>> moved;  // by grid, block and scalar arguments
 };
@@ -92,6 +95,21 @@ Result load_file(Module** out, const char* path) {
   return load(out, std::as_bytes(std::span(bytes)));
 }
 
+// Of products in fp32 without tensor cores the name alone tells.
+bool multiplies(std::string_view ptx, std::string_view name) {
+  if (name.starts_with("triton_tem_")) return true;
+  constexpr std::array<std::string_view, 4> kInstructions{"wgmma.mma_async", "mma.sync", "mma.sp", "tcgen05.mma"};
+  return std::ranges::any_of(kInstructions, [&](std::string_view it) { return ptx.find(it) != std::string_view::npos; });
+}
+
+// Nothing estimates what matrix products in a kernel of Triton take: it would come out as if it but moved its bytes.
+void tell_products(Function& function) {
+  std::call_once(function.told, [&] {
+    const std::string what = "matrix products in Triton's kernel " + function.image.name;
+    annotate("{\"uncovered\": " + json_quote(what + ": it takes what its bytes take") + "}");
+  });
+}
+
 KernelInfo* add_function(Module& module, const KernelImage& image) {
   KernelInfo* kernel = register_kernel(image.name, nullptr);
   kernel->registers = image.registers > 0 ? image.registers : kernel->registers;
@@ -103,6 +121,7 @@ KernelInfo* add_function(Module& module, const KernelImage& image) {
   function->module = &module;
   function->image = image;
   function->ptx = PtxKernel::parse(module.image.ptx, image.name);
+  function->multiplies = multiplies(module.image.ptx, image.name);
   return kernel;
 }
 
@@ -247,6 +266,7 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   }
   const PtxLaunch shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, arguments};
   const auto moved = moved_by(function, shape);
+  if (function != nullptr && function->multiplies && recording()) tell_products(*function);
   record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, moved ? moved->bytes : 0);
   if (moved) forget_results(*moved, arguments);
   return Result::kSuccess;

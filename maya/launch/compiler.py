@@ -11,6 +11,9 @@ from typing import Any
 # Where the compiler makes a fused kernel of its candidates.
 _CANDIDATES = "torch._inductor.runtime.triton_heuristics"
 
+# Where "max-autotune" chooses between a library's kernel and Triton's templates for a product or a convolution.
+_TEMPLATES = "torch._inductor.select_algorithm"
+
 # What torch.compile imports when it decorates (the first) and when it compiles.
 COMPILER = (
     "torch._inductor.compile_fx",
@@ -48,7 +51,8 @@ def ready_compiler() -> None:
 
 
 class ChooseUntimed:
-    """Has the compiler take its first candidate for a fused kernel, in this process and its forks.
+    """Has the compiler take its first candidate for a fused kernel, and the library's for a product, in this process
+    and its forks.
 
     It would compile several and time them, on a device that takes no time at all, in the first rank that finds its
     cache empty: that rank alone would record hundreds of calls that are not the script's.
@@ -61,11 +65,12 @@ class ChooseUntimed:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _CANDIDATES:
+        change = _CHANGES.get(name)
+        if change is None:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            _run_after(spec.loader, _choose_untimed)
+            _run_after(spec.loader, change)
         return spec
 
 
@@ -89,3 +94,23 @@ def _choose_untimed(heuristics: Any) -> None:
         return among(size_hints, configs[:1], *rest, **named)
 
     heuristics.cached_autotune = first
+
+
+def _select_untimed(selection: Any) -> None:
+    """A product's candidates with "max-autotune" are the library's and dozens of Triton's templates, to be compiled and
+    timed."""
+    cache = getattr(selection, "AlgorithmSelectorCache", None)
+    if cache is None:
+        return
+    among = cache.__call__
+
+    def first(self: Any, name: str, choices: list[Any], *rest: Any, **named: Any) -> Any:
+        if not named.get("return_choice"):
+            extern = [choice for choice in choices if isinstance(choice, selection.ExternKernelCaller)]
+            choices = (extern or choices)[:1]
+        return among(self, name, choices, *rest, **named)
+
+    cache.__call__ = first
+
+
+_CHANGES = {_CANDIDATES: _choose_untimed, _TEMPLATES: _select_untimed}

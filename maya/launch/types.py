@@ -114,8 +114,9 @@ class Run:
 
     @property
     def error(self) -> str:
-        """The last line of the traceback."""
-        return (self.traceback.strip().splitlines() or [""])[-1]
+        """The last line of the script's traceback, the first of what else ended it."""
+        lines = self.traceback.strip().splitlines() or [""]
+        return lines[-1 if any(line.startswith("Traceback (") for line in lines) else 0]
 
     @property
     def merged(self) -> bool:

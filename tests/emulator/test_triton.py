@@ -40,6 +40,35 @@ def test_jit_kernel_launches_with_its_arguments(emulate: Callable[..., Any], tmp
     assert run.trace.unsupported == ()
 
 
+PRODUCT = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def product(x, y, z, SIDE: tl.constexpr):
+    row, column = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
+    place = row * SIDE + column
+    tl.store(z + place, tl.dot(tl.load(x + place), tl.load(y + place)))
+"""
+
+
+def test_products_in_a_kernel_are_told_to_be_missing(emulate: Callable[..., Any], tmp_path: Path) -> None:
+    run = emulate(
+        """
+        import torch
+        from kernels import product
+        x, z = torch.ones(64, 64, device="cuda", dtype=torch.float16), torch.empty(64, 64, device="cuda")
+        for _ in range(3):
+            product[(1,)](x, x, z, SIDE=64)
+        """,
+        files={"kernels.py": PRODUCT},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert run.trace.uncovered == (
+        "matrix products in Triton's kernel product: it takes what its bytes take",
+    )
+
+
 def test_compiled_bias_gelu_runs_forward_and_backward(emulate: Callable[..., Any], tmp_path: Path) -> None:
     tokens, hidden, bf16 = 256, 4096, 2
     run = emulate(

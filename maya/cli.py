@@ -127,7 +127,7 @@ def trace(
     if run.status != "traced":
         from maya.predict import unsimulated
 
-        _report(unsimulated(run, job), None, None, None)
+        _report(unsimulated(run, job, recorded_on), None, None, None)
         return
     job_trace = collate(run)
     write_job(job_trace, out)

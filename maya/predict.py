@@ -124,17 +124,19 @@ class Predictor:
 
     def _judge(self, run: Run, trace: JobTrace | None, job: Job) -> Judgement:
         if trace is None:
-            return unsimulated(run, job)
+            return unsimulated(run, job, self.cluster)
         judgement = judge_trace(trace, self.cluster, run.seconds, reuse=self._reuse)
         return dataclasses.replace(
             judgement, prediction=dataclasses.replace(judgement.prediction, command=job.command)
         )
 
 
-def unsimulated(run: Run, job: Job) -> Judgement:
+def unsimulated(run: Run, job: Job, cluster: Cluster) -> Judgement:
     """What can be said of a run that ended before a steady iteration: out of memory, or failed."""
     prediction = _out_of_memory(run) if run.status == "oom" else _failed(run)
-    return Judgement(dataclasses.replace(prediction, version=__version__, command=job.command))
+    return Judgement(
+        dataclasses.replace(prediction, version=__version__, command=job.command, cluster=cluster.name)
+    )
 
 
 def judge_trace(
@@ -163,7 +165,7 @@ def judge_trace(
     simulated = time.perf_counter()
     prediction = summarise(trace, timeline, estimates, cluster, without_host)
     if not prediction.iteration_time_s:
-        return _idle(trace, seconds or {})
+        return _idle(trace, cluster, seconds or {})
     incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]
     message = "; ".join((*_what_is_missing(trace, estimates), *_beyond_memory(trace, cluster)))
     verdict: Verdict = "INCOMPLETE" if message else "FITS"
@@ -187,11 +189,12 @@ def judge_trace(
             "simulate": simulated - estimated,
         },
         version=__version__,
+        cluster=cluster.name,
     )
     return Judgement(prediction, trace, estimates, timeline, cluster)
 
 
-def _idle(trace: JobTrace, seconds: dict[str, float]) -> Judgement:
+def _idle(trace: JobTrace, cluster: Cluster, seconds: dict[str, float]) -> Judgement:
     """Of a script that ended without work for a device, as one does that prints its usage: 0 s would be no answer."""
     return Judgement(
         Prediction(
@@ -201,6 +204,7 @@ def _idle(trace: JobTrace, seconds: dict[str, float]) -> Judgement:
             message="the script ended without an error and without any work for a device",
             notes=trace.notes,
             version=__version__,
+            cluster=cluster.name,
         )
     )
 

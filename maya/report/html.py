@@ -132,7 +132,7 @@ def _classes(trace: JobTrace, timeline: Timeline, window: Window) -> list[dict[s
 class _Sum:
     count: float = 0.0  # a rank and iteration, mean over ranks
     seconds: float = 0.0
-    alone: float = 0.0  # of them without waiting for other ranks and for links in use
+    alone: float = 0.0  # of them without waiting for other ranks, and for links and what else is in use
 
 
 def _operations(trace: JobTrace, timeline: Timeline, estimates: Estimates, window: Window) -> dict[str, Any]:

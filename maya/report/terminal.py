@@ -62,7 +62,7 @@ def _lines(prediction: Prediction, bars: bool) -> Iterator[tuple[str, Text]]:
     if prediction.pipeline_bubble is not None:
         yield "pipeline", Text(f"{100 * prediction.pipeline_bubble:.1f} % of the iteration is bubble")
     if prediction.ranks:
-        yield "ranks", Text(_ranks(prediction.ranks))
+        yield "ranks", Text(_ranks(prediction.ranks, prediction.cluster))
     if prediction.provenance:
         yield "durations", Text(sureness(prediction.provenance))
     if prediction.likely_error:
@@ -179,9 +179,9 @@ def _bar(parts: list[tuple[float, str]]) -> Text:
     return text
 
 
-def _ranks(ranks: dict[str, int]) -> str:
+def _ranks(ranks: dict[str, int], cluster: str) -> str:
     world, launched = ranks["world"], ranks["launched"]
-    text = f"{world}; {launched} launched"
+    text = f"{world} on {cluster}; {launched} launched"
     if "unique" in ranks:  # they got as far as being compared
         text += f", {ranks['unique']} unique"
         if launched < world:

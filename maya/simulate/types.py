@@ -162,3 +162,4 @@ class Prediction:
     notes: tuple[str, ...] = ()
     version: str = ""
     command: tuple[str, ...] = ()
+    cluster: str = ""  # its name

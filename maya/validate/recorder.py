@@ -54,7 +54,7 @@ class Recorder:
         run, trace = self._predictor_on(mapped.cluster).record(job)
         if trace is not None:
             return trace
-        ended = unsimulated(run, job).prediction
+        ended = unsimulated(run, job, mapped.cluster).prediction
         return Unjudged(ended.verdict, ended.message, run.by_chance)
 
     def _predictor_on(self, cluster: Cluster) -> Predictor:

@@ -133,6 +133,7 @@ def sample() -> Sample:
         stages_s={"launch": 2.1, "emulate": 4.4, "collate": 0.2, "estimate": 0.03, "simulate": 0.01},
         version="0.1.0",
         command=("pretrain.py", "--layers", "6"),
+        cluster="dgx-h100",
         waiting_s=0.002,
         host_bound_s=0.001,
         likely_error=LikelyError(median=0.04, p90=0.13, iterations=250, own=True),

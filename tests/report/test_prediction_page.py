@@ -36,6 +36,7 @@ def test_page_shows_answer_and_timeline_without_console_errors(
 ):
     browser = open_page(page, width, height, scheme)
     assert browser.find_element("id", "verdict").text == "FITS"
+    assert "on dgx-h100" in browser.find_element("class name", "figures").text and "dgx-h100" in browser.title
     assert "40.0 ms" in browser.find_element("tag name", "h1").text
     assert browser.execute_script(COLOURS_DRAWN) > 4
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width

@@ -23,7 +23,7 @@ def test_breakdown_memory_and_sureness_are_named(sample):
     assert "61.0 GiB of 80.0 GiB on the fullest rank (76 %)" in text
     assert "compute 18.0 ms (45 %)" in text and "idle 8.00 ms (20 %)" in text
     assert "82.0 % learned from measurements of this device" in text
-    assert "4; 3 launched, 2 unique" in text
+    assert "4 on dgx-h100; 3 launched, 2 unique" in text
 
 
 def test_the_likely_error_says_what_it_rests_on(sample):

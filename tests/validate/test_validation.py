@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from maya.clusters import load
 from maya.errors import MayaError
 from maya.launch import Job, OutOfMemory, Run
 from maya.predict import unsimulated
@@ -369,7 +370,7 @@ def test_what_memory_ran_out_says_by_how_much_whoever_asked_for_it(tmp_path: Pat
     nccl = "DistBackendError: NCCL error in: NCCLUtils:77\nLast error:\nCuda failure 2 'out of memory'"
     oom = OutOfMemory(3, 3 << 30, 1 << 30, 80 << 30, nccl)
     run = Run("oom", tmp_path, 8, 2, (0,) * 8, out_of_memory=oom, traceback="", failed_rank=3)
-    message = unsimulated(run, Job("train.py", world=8)).prediction.message
+    message = unsimulated(run, Job("train.py", world=8), load("dgx-h100")).prediction.message
     assert "an allocation of 3.00 GiB found 1.00 GiB free of 80.00 GiB: 2.00 GiB short" in message
     assert reason_of(message).endswith("2.00 GiB short")  # what the script made of it is in the message
 

@@ -136,4 +136,4 @@ def _allowed_at(location: tuple[int | str, ...]) -> str:
 
 
 def _allowed(model: type[BaseModel]) -> str:
-    return ", ".join(model.model_fields)
+    return ", ".join((*(("extends",) if model is Cluster else ()), *model.model_fields))

@@ -12,10 +12,19 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
+
+
+def _of_known_types(peaks: dict[str, float]) -> dict[str, float]:
+    if unknown := [dtype for dtype in peaks if dtype not in _DTYPES]:
+        raise ValueError(f"{unknown[0]} is none of {', '.join(_DTYPES)}")
+    return peaks
+
+
 class Device(_Frozen):
     """One accelerator.
 
-    `peak_flops` maps a dtype (`fp64 fp32 tf32 fp16 bf16 fp8 int8`) to its dense tensor-core (or, where
+    `peak_flops` maps a dtype (`fp64 fp32 tf32 fp16 bf16 fp8 int8 fp4`) to its dense tensor-core (or, where
     there is none, vector) peak in FLOP/s; `vector_flops` is the fp32 rate of the ordinary cores.
     """
 
@@ -33,7 +42,7 @@ class Device(_Frozen):
     memory_bandwidth: float = Field(gt=0)  # B/s
     l2_bytes: int = Field(gt=0)
     shared_memory_per_block: int = Field(gt=0)  # opt-in maximum
-    peak_flops: dict[str, float]
+    peak_flops: Annotated[dict[str, PositiveFloat], AfterValidator(_of_known_types)]
     vector_flops: float = Field(gt=0)
     launch_latency_s: float = Field(gt=0)  # from the launch call to the kernel's start on an idle stream
     pcie_bandwidth: float = Field(gt=0)  # B/s, host to device
@@ -102,7 +111,7 @@ class Cluster(_Frozen):
     oversubscription: float = Field(default=1.0, ge=1.0)  # of leaf switches: NIC rate below over uplink rate
     # Of single threads, over the reference (maya/trace/host_speed.py).
     host_speed: float = Field(default=1.0, gt=0)
-    price_per_gpu_hour: float | None = None  # USD
+    price_per_gpu_hour: float | None = Field(default=None, ge=0)  # USD
     sources: dict[str, str] = Field(default_factory=dict)  # figure -> where it is published
 
     def node_of(self, rank: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from maya.errors import MayaError
 from maya.search.expression import Expression, ExpressionError, Value, show
@@ -26,6 +27,7 @@ Point = tuple[int, ...]
 _RESERVED = {"true", "false", "abs", "ceil", "floor", "log2", "max", "min", "world_size"}
 _SATISFIABILITY_STEPS = 50_000
 _NEAREST_SAMPLES = 20_000
+_ALTERNATIVES = {"NamedDominance", "list[RuleSpec]"}
 
 
 class SpaceError(MayaError):
@@ -441,7 +443,7 @@ def load_space(path: Path, overrides: Mapping[str, Any] | None = None) -> Space:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpaceError(f"{path}: cannot be read: {error}") from None
+        raise SpaceError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     return parse_space(text, str(path), overrides)
 
 
@@ -454,14 +456,25 @@ def _override(content: dict[str, Any], key: str, value: Any) -> None:
 
 def _first_error(error: ValidationError) -> str:
     """`key: what is wrong` for the first of pydantic's complaints."""
-    first = error.errors(include_url=False)[0]
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    first = min(error.errors(include_url=False), key=_telling)
+    # Of what may be one of two things pydantic names the thing: a name that no file has.
+    place = [part for part in first["loc"] if isinstance(part, int) or part not in _ALTERNATIVES]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key{_near_key(str(first['loc'][-1]))}"
     if first["type"] == "missing":
         return f"{key}: is missing"
+    if first["type"] == "model_type":
+        return f"{key}: is not a mapping of keys to values"
     message = first["msg"].removeprefix("Value error, ")
     return f"{key}: {' '.join(message.split())}"
+
+
+def _telling(error: ErrorDetails) -> tuple[bool, bool, int]:
+    """Smaller for what tells more. An unknown key is most often why another is missing or empty; of what may be a
+    mapping or a list, that it is no mapping tells least."""
+    no_mapping = error["type"] == "model_type"
+    return error["type"] != "extra_forbidden", no_mapping, -len(error["loc"]) if no_mapping else 0
 
 
 def _near_key(key: str) -> str:

@@ -45,7 +45,9 @@ def read_lookups(path: Path | None) -> Reuse:
         return UNIFORM
     try:
         tables = _FILE.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except OSError as error:
+        raise LookupsError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LookupsError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         raise LookupsError(f"{path}: {_first(error)}") from error

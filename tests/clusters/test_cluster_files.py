@@ -110,6 +110,16 @@ def test_wrong_value_is_shown(tmp_path: Path) -> None:
     assert "got -3" in _error(tmp_path, "extends: dgx-h100\nnode: {gpus: -3}\n")
 
 
+def test_figures_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    assert "price_per_gpu_hour" in _error(tmp_path, "extends: dgx-h100\nprice_per_gpu_hour: -2\n")
+    assert "peak_flops: value error, bf61 is none of fp64" in _error(
+        tmp_path, "extends: dgx-h100\ndevice: {peak_flops: {bf61: 1.0e+12}}\n"
+    )
+    assert "device.peak_flops.bf16" in _error(
+        tmp_path, "extends: dgx-h100\ndevice: {peak_flops: {bf16: 0}}\n"
+    )
+
+
 def test_broken_yaml_is_one_line(tmp_path: Path) -> None:
     assert "not readable as YAML" in _error(tmp_path, "name: [1,\n")
     assert "a mapping" in _error(tmp_path, "just text\n")

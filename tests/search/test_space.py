@@ -77,6 +77,7 @@ def test_space_of_many_points_is_neither_walked_nor_held() -> None:
             "knobs.tp.values: is empty; a knob needs at least one value",
         ),
         ("knobs: {tp: {flag: --tp}}", "knobs.tp.values: is empty; a knob needs at least one value"),
+        ("knobs: {tp: {flag: --tp, valus: [1]}}", "knobs.tp.valus: unknown key; did you mean 'values'?"),
         ("knobs: {tp: {flag: tp, values: [1]}}", "knobs.tp.flag: 'tp' is not a flag"),
         ("knobs: {tp: {flag: --tp, values: [1, 1]}}", "knobs.tp.values: lists a value twice"),
         (KNOBS + "constraints: [tp * qq == 4]", "constraints[0]: unknown name 'qq' in 'tp * qq == 4'"),
@@ -87,6 +88,10 @@ def test_space_of_many_points_is_neither_walked_nor_held() -> None:
             "knobs: {tp: {values: [1], when: pp > 1}, pp: {values: [1, 2]}}",
             "knobs.tp.when: reads 'pp', which is declared after it",
         ),
+        (KNOBS + "dominance: megatro", "dominance.set: Input should be 'megatron'"),
+        (KNOBS + "dominance: [{rule: r, knob: tp, order: [1, 2]}]", "dominance[0].known: is missing"),
+        (KNOBS + "dominance: [megatron]", "dominance[0]: is not a mapping of keys to values"),
+        (KNOBS + "stop: 3", "stop: is not a mapping of keys to values"),
         (KNOBS + "stop: {top: 0}", "stop.top: Input should be greater than 0"),
         (
             KNOBS + "dominance: [{rule: r, knob: tp, order: [1, 8], known: oom}]",

@@ -10,6 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from maya import __version__
+from maya.estimate.likely import LikelyError
+from maya.report.terminal import BREAKDOWN, likely, sureness
 from maya.search.expression import show
 from maya.search.pareto import pareto_front
 from maya.search.results import Experiment, replace_file, shell_command, torchrun
@@ -42,6 +44,7 @@ def report_data(experiment: Experiment) -> dict[str, Any]:
         "objective": {"metric": objective.metric, "mode": objective.mode, "unit": objective.unit},
         "knobs": [knob.name for knob in search.space.knobs],
         "best": _best(experiment, ranking[0]) if ranking else None,
+        "parts": {part: name for part, (_, name) in BREAKDOWN.items()},
         "ranking": [_ranked(experiment, trial) for trial in ranking],
         "out_of_memory": [_out_of_memory(trial) for trial in search.trials if trial.verdict == "OOM"],
         "pruned": [_pruned(trial) for trial in search.trials if trial.pruning],
@@ -63,11 +66,14 @@ def report_data(experiment: Experiment) -> dict[str, Any]:
 
 def _best(experiment: Experiment, best: Trial) -> dict[str, Any]:
     prediction = best.outcome.prediction if best.outcome else {}
+    breakdown, provenance = prediction.get("breakdown_s") or {}, prediction.get("provenance") or {}
+    error = prediction.get("likely_error")
     return {
         **_ranked(experiment, best),
         "command": shell_command(torchrun(experiment, best)),
-        "breakdown": prediction.get("breakdown_s") or {},
-        "provenance": prediction.get("provenance") or {},
+        "breakdown": {part: breakdown[part] for part in BREAKDOWN} if breakdown else {},
+        "sureness": sureness(provenance),
+        "likely": likely(LikelyError(**error), provenance) if error else "",
         "message": prediction.get("message") or "",
         "notes": list(prediction.get("notes") or ()),
     }

@@ -12,6 +12,8 @@ RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trac
 
 
 def how_it_ended(code: int) -> str:
+    if code < 0 and code != -signal.SIGKILL:
+        return f"the process ended by signal {-code} ({signal.strsignal(-code)})"
     if code != -signal.SIGKILL:
         return f"the process ended with status {code}"
     running = "what ranks keep on the host is real; --ranks representatives runs the fewest at once"

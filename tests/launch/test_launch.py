@@ -191,6 +191,11 @@ def test_a_nonzero_exit_is_a_failure(launch: Launch) -> None:
     assert (run.status, run.failed_rank) == ("failed", 0)
 
 
+def test_a_rank_that_crashes_says_by_which_signal(launch: Launch) -> None:
+    run = launch("import ctypes; ctypes.string_at(0)")
+    assert run.status == "failed" and "by signal 11 (Segmentation fault)" in run.traceback
+
+
 def test_a_rank_that_is_killed_says_how_much_memory_there_is(launch: Launch) -> None:
     run = launch("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert run.status == "failed"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from maya.clusters import load
+from maya.estimate.likely import LikelyError
 from maya.search.report import write_report
 from maya.search.results import Experiment, write_results
 from maya.simulate.types import Breakdown, Prediction
@@ -43,7 +44,13 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
             return prediction
         quarter = prediction.iteration_time_s / 4
         parts = Breakdown(quarter, quarter, quarter, quarter)
-        return dataclasses.replace(prediction, breakdown_s=parts, hardware_flops_utilization=0.4)
+        return dataclasses.replace(
+            prediction,
+            breakdown_s=parts,
+            hardware_flops_utilization=0.4,
+            provenance={"learned": 1.0},
+            likely_error=LikelyError(median=0.04, p90=0.13, iterations=250, own=True),
+        )
 
     search = made.make_search(tmp_path_factory.mktemp("experiment") / "search", search__max_trials=90)
     made.run_inline(search, judge)
@@ -119,6 +126,12 @@ def assert_a_click_sorts(browser: Any) -> None:
     """)
     shown = [float(cell) for cell in cells]
     assert head == "ascending" and len(set(shown)) > 1 and shown == sorted(shown)
+
+
+def test_how_sure_it_is_stands_there_in_the_words_of_a_prediction(report: Path) -> None:
+    text = report.read_text()
+    assert "100.0 % learned from measurements of this device. Likely error: within 4 % for half" in text
+    assert "compute with communication 25.0 %" in text
 
 
 def test_what_a_script_printed_cannot_become_part_of_the_page(report: Path) -> None:

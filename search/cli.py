@@ -32,8 +32,10 @@ SpaceOption = Annotated[Path | None, typer.Option("--space", help="The search sp
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Instead of the space's.")]
 GpusOption = Annotated[int | None, typer.Option("--gpus", min=1, help="Instead of the space's.")]
 TrialsOption = Annotated[int | None, typer.Option("--max-trials", min=1, help="Distinct configurations.")]
-AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", metavar="cma|random|grid|tpe")]
-SeedOption = Annotated[int | None, typer.Option("--seed", min=0)]
+AlgorithmOption = Annotated[
+    str | None, typer.Option("--algorithm", metavar="cma|random|grid|tpe", help="Instead of the space's.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Instead of the space's.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="The experiment's directory, made anew.")]
 ResumeOption = Annotated[Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a search.")]
 AddressOption = Annotated[str | None, typer.Option("--address", help="A running Ray cluster, or auto.")]
@@ -77,7 +79,8 @@ def search(
 ) -> None:
     """Find the best configuration of SCRIPT in a space, by prediction, without a GPU.
 
-    Exit code: 0 one was found, 2 bad input, 3 every configuration is out of memory, 4 every one failed.
+    Exit code: 0 one was found, 2 bad input, 3 none fits and some ran out of memory, 4 every one failed,
+    130 interrupted.
     """
     if compare is not None:
         from maya.search.compare import render_comparison

@@ -101,12 +101,7 @@ def estimate_collective(collective: Collective, cluster: Cluster) -> tuple[Cost,
     if collective.bytes <= 0:
         return Cost(floor_seconds(cluster.device)), Provenance.ROOFLINE
     modelled, provenance = modelled_cost(collective.collective, float(collective.bytes), where, cluster)
-    measured = _timed_here(collective, where, cluster)
-    if measured is None and (there := _where_measured(where, cluster)) is not None:
-        measured = _measured(collective, where, cluster)
-        if measured is not None and there is not cluster:
-            over_those, _ = modelled_cost(collective.collective, float(collective.bytes), where, there)
-            measured = measured[0] * modelled.seconds / over_those.seconds, Provenance.LEARNED
+    measured = _timed_here(collective, where, cluster) or _by_tables(collective, where, cluster, modelled)
     if measured is None:
         return modelled, provenance
     return replace(modelled, seconds=measured[0]), measured[1]
@@ -121,6 +116,20 @@ def _timed_here(
         return None
     sizes, seconds = np.array(timings).T
     return _interpolate(sizes, seconds, collective.bytes), _certainty(sizes, collective.bytes)
+
+
+def _by_tables(
+    collective: Collective, where: Placement, cluster: Cluster, modelled: Cost
+) -> tuple[float, Provenance] | None:
+    """As the device's tables have it; over links of another rate by as much more or less as the model says."""
+    there = _where_measured(where, cluster)
+    measured = None if there is None else _measured(collective, where, cluster)
+    if there is None or measured is None or there is cluster:
+        return measured
+    over_those, _ = modelled_cost(collective.collective, float(collective.bytes), where, there)
+    seconds, kind = measured
+    kind = Provenance.LEARNED if kind == Provenance.PROFILED else kind
+    return seconds * modelled.seconds / over_those.seconds, kind
 
 
 def _where_measured(where: Placement, cluster: Cluster) -> Cluster | None:

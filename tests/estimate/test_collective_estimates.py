@@ -60,6 +60,10 @@ def test_other_links_than_measured_are_modelled_from_the_measured_ones() -> None
     assert after.seconds[0] == pytest.approx(before.seconds[0], rel=0.2)  # latency
     assert after.seconds[1] == pytest.approx(before.seconds[1] / 2, rel=0.1)
     assert Provenance.PROFILED not in after.provenance
+    borrowed = Collective(
+        "broadcast", "bf16", int(sizes[-1]), NODE
+    )  # as gathering: no surer over other links
+    assert Estimator(faster).estimate([borrowed]).provenance[0] == Provenance.ROOFLINE
 
 
 @settings(max_examples=100)

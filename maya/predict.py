@@ -199,7 +199,7 @@ def _idle(trace: JobTrace, cluster: Cluster, seconds: dict[str, float]) -> Judge
     return Judgement(
         Prediction(
             verdict="FAILED",
-            ranks={"world": trace.world, "launched": trace.launched},
+            ranks=_ranks(trace),
             stages_s=seconds,
             message="the script ended without an error and without any work for a device",
             notes=trace.notes,
@@ -272,9 +272,9 @@ def _failed(run: Run) -> Prediction:
     )
 
 
-def _ranks(run: Run) -> dict[str, int]:
-    """Of a run that ended before its ranks could be compared."""
-    return {"world": run.world, "launched": run.launched}
+def _ranks(of: Run | JobTrace) -> dict[str, int]:
+    """Where it does not matter which of them are alike."""
+    return {"world": of.world, "launched": of.launched}
 
 
 @contextmanager

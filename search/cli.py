@@ -198,7 +198,7 @@ def _search(
         console.print(note, highlight=False)
     script = plan.script if plan.module else str(Path(plan.script).resolve())
     judges = ScriptJudges(
-        script, plan.cluster, str(Path.cwd()), plan.module, plan.timeout_s, plan.cache, plan.reuse(),
+        script, plan.cluster, plan.directory, plan.module, plan.timeout_s, plan.cache, plan.reuse(),
         lessons=(directory / LESSONS).resolve(),
     )  # fmt: skip
     began = time.monotonic()

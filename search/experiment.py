@@ -127,8 +127,7 @@ def _flatten(content: Mapping[str, Any], prefix: str) -> dict[str, str]:
             facts |= _flatten(value, f"{prefix}{key}.")
         else:
             facts[f"{prefix}{key}"] = repr(value)
-    if prefix.count(".") == 1 or prefix.endswith(
-        ".values."
-    ):  # what a point means is the order of knobs and values
+    # What a point means hangs on the order of knobs and of their values.
+    if prefix.count(".") == 1 or prefix.endswith(".values."):
         facts[f"{prefix}order"] = repr(list(content))
     return facts

@@ -12,10 +12,10 @@ RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trac
 
 
 def how_it_ended(code: int) -> str:
-    if code < 0 and code != -signal.SIGKILL:
-        return f"the process ended by signal {-code} ({signal.strsignal(-code)})"
-    if code != -signal.SIGKILL:
+    if code >= 0:
         return f"the process ended with status {code}"
+    if code != -signal.SIGKILL:
+        return f"the process ended by signal {-code} ({signal.strsignal(-code)})"
     running = "what ranks keep on the host is real; --ranks representatives runs the fewest at once"
     return f"the process was killed, as Linux does where memory runs out ({_host_memory()}): {running}"
 

@@ -136,9 +136,8 @@ class Prediction:
     iteration_time_s: float | None = None
     iterations_s: tuple[float, ...] = ()
     breakdown_s: Breakdown | None = None
-    peak_memory_bytes: dict[str, Any] = field(
-        default_factory=dict
-    )  # {"max": int, "by_class": {...}, "capacity": int}
+    # {"max": int, "by_class": {...}, "capacity": int}
+    peak_memory_bytes: dict[str, Any] = field(default_factory=dict)
     hardware_flops_utilization: float | None = None
     ranks: dict[str, int] = field(default_factory=dict)  # world, launched, checked, unique
     provenance: dict[str, float] = field(default_factory=dict)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from maya.clusters import load
 from maya.launch import ForkServer, Job, Run
 from maya.launch.layout import rank_path
@@ -28,13 +30,18 @@ for _ in range(3):
 """
 
 
-def test_a_compiler_with_an_empty_cache_launches_what_one_with_a_full_one_does(
-    launch: Callable[..., Run], tmp_path: Path
-) -> None:
-    caches = {
+@pytest.fixture
+def caches(tmp_path: Path) -> dict[str, str]:
+    """The environment that gives the compiler empty caches."""
+    return {
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
         "TRITON_CACHE_DIR": str(tmp_path / "triton"),
     }
+
+
+def test_a_compiler_with_an_empty_cache_launches_what_one_with_a_full_one_does(
+    launch: Callable[..., Run], caches: dict[str, str]
+) -> None:
     kernels = []
     for _ in range(2):
         run = launch(COMPILED, environment=caches)
@@ -45,12 +52,8 @@ def test_a_compiler_with_an_empty_cache_launches_what_one_with_a_full_one_does(
 
 
 def test_products_are_left_to_the_library_whatever_is_tuned(
-    launch: Callable[..., Run], tmp_path: Path
+    launch: Callable[..., Run], caches: dict[str, str]
 ) -> None:
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
-    }
     run = launch(
         """
         import torch
@@ -69,13 +72,11 @@ def test_products_are_left_to_the_library_whatever_is_tuned(
     assert not any(name.startswith("triton_tem") for name in kernels)
 
 
-def test_a_device_that_the_toolkit_of_pytorch_has_dropped_is_compiled_for_and_noted(tmp_path: Path) -> None:
+def test_a_device_that_the_toolkit_of_pytorch_has_dropped_is_compiled_for_and_noted(
+    tmp_path: Path, caches: dict[str, str]
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(COMPILED.replace("bfloat16", "float16"))
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
-    }
     with ForkServer(load("dgx-v100")) as server:
         run = server.run(Job(str(script), environment=caches, timeout_s=120), tmp_path / "run")
     assert run.status == "traced", run.traceback

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "core/clock.h"
@@ -241,6 +243,13 @@ std::string context_text(std::uint32_t id) {
 
 void annotate(const std::string& json_line) {
   if (recording()) process().trace.write_line(json_line);
+}
+
+void annotate_once(const std::string& json_line) {
+  static std::mutex mutex;  // protects lines
+  static std::set<std::string> lines;
+  const std::lock_guard lock(mutex);
+  if (recording() && lines.insert(json_line).second) annotate(json_line);
 }
 
 void refuse(std::string_view library, std::string_view function) {

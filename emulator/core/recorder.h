@@ -73,6 +73,9 @@ std::string context_text(std::uint32_t id);
 // Appends one JSON line to the .ops table: communicators, mismatches.
 void annotate(const std::string& json_line);
 
+// Likewise, each line once a rank.
+void annotate_once(const std::string& json_line);
+
 // Names a refused call once on stderr and in the .ops table, and counts it.
 void refuse(std::string_view library, std::string_view function);
 

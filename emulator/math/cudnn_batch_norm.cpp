@@ -1,38 +1,17 @@
 // cuDNN's batch normalisation, which PyTorch asks of the older API. Prototypes: cudnn_ops.h of cuDNN 9.
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 
-#include "core/handle_pool.h"
 #include "core/recorder.h"
 #include "math/cudnn_descriptor.h"
 #include "math/cudnn_handle.h"
+#include "math/cudnn_tensor.h"
 #include "values/values.h"
 
 namespace maya::math::cudnn {
 namespace {
-
-constexpr int kMostDimensions = 8;  // CUDNN_DIM_MAX
-
-// A cudnnTensorDescriptor_t.
-struct Tensor {
-  std::int32_t type = 0;
-  int rank = 0;
-  std::array<int, kMostDimensions> sizes{}, strides{};
-
-  std::int64_t bytes() const {
-    std::int64_t elements = rank > 0 ? 1 : 0;
-    for (int i = 0; i < rank; ++i) elements *= sizes[static_cast<std::size_t>(i)];
-    return elements * dtype_bytes(type);
-  }
-};
-
-HandlePool<Tensor, 1 << 18>& tensors() {
-  static auto* const pool = new HandlePool<Tensor, 1 << 18>;  // outlives every caller's destructor
-  return *pool;
-}
 
 // Normalisation is bound by memory: `read` and `written` are passed over once each. Its statistics take a
 // second look at the input, which the kernels find in cache where it fits.
@@ -41,10 +20,10 @@ Status record_pass(const Handle* handle, const char* name, std::span<const Tenso
   const Call call;
   const Handle* live = find_handle(handle);
   if (live == nullptr) return Status::kNotInitialized;
-  if (tensors().find(written) == nullptr) return Status::kBadParam;
+  if (find_tensor(written) == nullptr) return Status::kBadParam;
   std::int64_t bytes = written->bytes();
   for (const Tensor* tensor : read) {
-    if (tensors().find(tensor) == nullptr) return Status::kBadParam;
+    if (find_tensor(tensor) == nullptr) return Status::kBadParam;
     bytes += tensor->bytes();
   }
   const std::string description = std::string(R"("kind":"kernel","kernel":")") + name + R"(","grid":[)" +
@@ -72,43 +51,6 @@ using maya::math::cudnn::Tensor;
 namespace cudnn = maya::math::cudnn;
 
 extern "C" {
-
-// ---- tensor descriptors ----
-
-Status cudnnCreateTensorDescriptor(Tensor** tensor) {
-  if (tensor == nullptr) return Status::kBadParamNullPointer;
-  *tensor = cudnn::tensors().create();
-  return Status::kSuccess;
-}
-
-Status cudnnDestroyTensorDescriptor(Tensor* tensor) {
-  if (tensor == nullptr) return Status::kSuccess;
-  return cudnn::tensors().destroy(tensor) ? Status::kSuccess : Status::kBadParam;
-}
-
-Status cudnnSetTensorNdDescriptor(Tensor* tensor, std::int32_t type, int rank, const int* sizes,
-                                  const int* strides) {
-  if (cudnn::tensors().find(tensor) == nullptr || rank < 0 || rank > cudnn::kMostDimensions)
-    return Status::kBadParam;
-  if (sizes == nullptr || strides == nullptr) return Status::kBadParamNullPointer;
-  tensor->type = type;
-  tensor->rank = rank;
-  std::copy_n(sizes, rank, tensor->sizes.begin());
-  std::copy_n(strides, rank, tensor->strides.begin());
-  return Status::kSuccess;
-}
-
-Status cudnnGetTensorNdDescriptor(const Tensor* tensor, int room, std::int32_t* type, int* rank, int* sizes,
-                                  int* strides) {
-  if (cudnn::tensors().find(tensor) == nullptr) return Status::kBadParam;
-  if (type == nullptr || rank == nullptr) return Status::kBadParamNullPointer;
-  *type = tensor->type;
-  *rank = tensor->rank;
-  const int count = std::min(room, tensor->rank);
-  if (sizes != nullptr) std::copy_n(tensor->sizes.begin(), count, sizes);
-  if (strides != nullptr) std::copy_n(tensor->strides.begin(), count, strides);
-  return Status::kSuccess;
-}
 
 // ---- sizes: nothing is kept between forward and backward but the statistics ----
 

@@ -39,6 +39,15 @@ std::string epilogue_name(std::uint32_t epilogue) {
   return name;
 }
 
+std::string_view library_name(Library library) {
+  switch (library) {
+    case Library::kCublas: return "cublas";
+    case Library::kCublasLt: return "cublaslt";
+    case Library::kCudnn: return "cudnn";
+  }
+  return {};
+}
+
 std::string describe(const Gemm& gemm) {
   const auto quote = [](std::string_view text) { return json_quote(text); };
   std::ostringstream out;
@@ -48,7 +57,7 @@ std::string describe(const Gemm& gemm) {
       << quote(compute_name(gemm.compute, gemm.a)) << std::boolalpha << R"(,"transpose_a":)"
       << (gemm.transpose_a != 0) << R"(,"transpose_b":)" << (gemm.transpose_b != 0) << R"(,"epilogue":)"
       << quote(epilogue_name(gemm.epilogue)) << R"(,"library":)"
-      << quote(gemm.library == Library::kCublas ? "cublas" : "cublaslt");
+      << quote(library_name(gemm.library));
   return out.str();
 }
 

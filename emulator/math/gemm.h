@@ -7,7 +7,7 @@
 
 namespace maya::math {
 
-enum class Library : std::uint32_t { kCublas = 0, kCublasLt = 1 };
+enum class Library : std::uint32_t { kCublas = 0, kCublasLt = 1, kCudnn = 2 };
 
 // C[m,n] = op(A)[m,k] op(B)[k,n], column-major, `batch` times. Free of addresses and of padding, so that
 // its bytes are the operation's identity.

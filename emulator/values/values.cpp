@@ -6,7 +6,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,14 +55,6 @@ Executors& executors() {
 }
 
 thread_local Assumption assumed_input = Assumption::kNone;  // of the operation that this thread is at
-
-// One line in the rank's table, once a process.
-void annotate_once(const std::string& line) {
-  static std::mutex mutex;  // protects lines
-  static std::set<std::string> lines;
-  const std::lock_guard lock(mutex);
-  if (lines.insert(line).second) annotate(line);
-}
 
 // The host reads it: the way that the script takes from here on may follow from it.
 void note(std::string_view text) { annotate_once("{\"note\": " + json_quote(text) + "}"); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -97,4 +98,58 @@ def test_batch_normalisation_passes_over_its_tensors_once(emulate: Callable[...,
 def test_library_tells_its_version(emulate: Callable[..., Any]) -> None:
     run = emulate("import torch; result = torch.backends.cudnn.version()")
     assert run.result > 90000  # cuDNN 9
+    assert run.trace.unsupported == ()
+
+
+RECURRENT = """
+import torch
+layers = torch.nn.{kind}(32, 64, num_layers=2, device="cuda", {options})
+x = torch.randn(10, 8, 32, device="cuda", requires_grad=True)
+{run}
+result = [list(p.grad.shape) for p in layers.parameters()] + [list(x.grad.shape)]
+"""
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize(("options", "directions"), [("", 1), ("bidirectional=True, bias=False", 2)])
+def test_recurrent_layers_are_a_product_a_step(
+    emulate: Callable[..., Any], kind: str, gates: int, options: str, directions: int
+) -> None:
+    run = emulate(RECURRENT.format(kind=kind, options=options, run="layers(x)[0].sum().backward()"))
+    assert run.result[-1] == [10, 8, 32]
+    assert run.result[0] == [gates * 64, 32]
+    rows, inner = gates * 64, 64 * directions  # of a layer's gates; of the second layer's input
+    expected: Counter[tuple[int, int, int]] = Counter()
+    for width in (32, inner):
+        # The inputs of all ten steps of eight sequences at once: forward, to the inputs, to the weights.
+        expected.update([(rows, 80, width), (width, 80, rows), (width, rows, 80)] * directions)
+        # Each step's hidden state: forward, backward; and once to its weights.
+        expected.update([(rows, 8, 64), (64, 8, rows)] * 10 * directions + [(64, rows, 80)] * directions)
+    assert Counter((op["m"], op["n"], op["k"]) for op in run.launched("gemm")) == expected
+    assert run.trace.unsupported == ()
+    assert any("recurrent layers" in remark for remark in run.trace.remarks)
+
+
+def test_packed_sequences_do_less_work_as_they_end(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        RECURRENT.format(
+            kind="LSTM",
+            options="",
+            run="""
+lengths = torch.tensor([10, 10, 4, 4, 4, 1, 1, 1])
+packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
+layers(packed)[0].data.sum().backward()
+""",
+        )
+    )
+    steps = Counter(op["n"] for op in run.launched("gemm") if (op["m"], op["k"]) == (256, 64))
+    assert steps == {8: 2, 5: 6, 2: 12, 35: 1}  # two layers; the second's input has the 35 tokens at once
+    assert run.trace.unsupported == ()
+
+
+def test_projected_states_are_narrower(emulate: Callable[..., Any]) -> None:
+    run = emulate(RECURRENT.format(kind="LSTM", options="proj_size=16", run="layers(x)[0].sum().backward()"))
+    products = Counter((op["m"], op["n"], op["k"]) for op in run.launched("gemm"))
+    assert products[256, 8, 16] == products[16, 8, 64] == 20  # into the gates and out of the cell
+    assert [16, 64] in run.result
     assert run.trace.unsupported == ()

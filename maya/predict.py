@@ -267,6 +267,7 @@ def _failed(run: Run) -> Prediction:
         ranks=_ranks(run),
         stages_s=dict(run.seconds),
         message=f"{where}{run.traceback}",
+        unsupported=run.refused,
         by_chance=run.by_chance,
         notes=run.notes,
     )

@@ -30,7 +30,7 @@ from maya.trace.types import JobTrace
 VERSION: Final = 1
 _DEFAULT_LIMIT: Final = 4 * 2**30
 _AFTER_EVICTION: Final = 0.9  # of the limit, so that not every writer has to evict
-_RUN_FIELDS = ("status", "world", "launched", "traceback", "failed_rank", "notes")
+_RUN_FIELDS = ("status", "world", "launched", "traceback", "failed_rank", "refused", "notes")
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _read(entry: Path) -> Recorded:
         # As many distinct ones as there were; who stood for whom is the trace's to say.
         representative_of=tuple(min(rank, unique - 1) for rank in range(ended["world"])),
         out_of_memory=OutOfMemory(**oom) if oom else None,
-        **{**ended, "notes": tuple(ended["notes"])},
+        **{**ended, "refused": tuple(ended["refused"]), "notes": tuple(ended["notes"])},
     )
     trace = read_job(entry / "trace") if run.status == "traced" else None
     return Recorded(run, trace, max(0.0, time.time() - recorded))

@@ -14,7 +14,7 @@ import numpy as np
 from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
-from maya.launch.layout import HEADER, rank_path
+from maya.launch.layout import HEADER, rank_path, refused_calls
 from maya.launch.machine import cpu_ticks, how_it_ended, require_room
 from maya.launch.observed import Observed, observe
 from maya.launch.output import Output
@@ -284,7 +284,8 @@ class Watch:
         return self._run("traced", steady=steady, period=period, notes=(note,) if note else ())
 
     def _failed(self, rank: int | None, traceback: str) -> Run:
-        return self._run("failed", failed_rank=rank, traceback=traceback)
+        refused = refused_calls(rank_path(self.directory, rank or 0))
+        return self._run("failed", failed_rank=rank, traceback=traceback, refused=refused)
 
     def _out_of_memory(self, rank: int, outcome: dict[str, Any]) -> Run:
         header = self._header(rank)

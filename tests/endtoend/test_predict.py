@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -483,6 +484,14 @@ def test_a_script_that_raises_shows_its_own_traceback(maya, script):
     assert "ValueError: seven" in completed.stdout
     assert f'File "{path}", line 2, in helper' in completed.stdout
     assert "maya/launch" not in completed.stdout
+
+
+def test_a_script_that_fails_by_a_refused_call_shows_which(maya, script):
+    path = script("import torch; torch.linalg.eigh(torch.eye(8, device='cuda'))")
+    for _ in range(2):  # the second time it may be the cache that says so
+        completed = maya("predict", path)
+        assert completed.returncode == 4
+        assert re.search(r"^not covered +cusolver\.cusolver", completed.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("text", ["print('usage: train.py --steps N')", "raise SystemExit(0)"])

@@ -14,6 +14,7 @@ import numpy as np
 from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
+from maya.launch.graphs import GRAPH_STEPS, replayed, speaks_of_graphs
 from maya.launch.layout import HEADER, rank_path, refused_calls
 from maya.launch.machine import cpu_ticks, how_it_ended, require_room
 from maya.launch.observed import Observed, observe
@@ -74,6 +75,7 @@ class Watch:
         self.connection: Connection = crew.connection
         self.directory = directory
         self.wanted = job.iterations or STEADY_ITERATIONS
+        self.graph_line = speaks_of_graphs(job)
         self.output = Output(directory)
         self.progress = _Progress(self._activity, since=time.monotonic())
         self.control.step_limit = 1
@@ -180,16 +182,36 @@ class Watch:
             return None
         if steps == 2 and (calls := self._calls_if_long()):
             note = f"an iteration makes {calls:,} device calls: the second is taken as steady without a third"
-            return self._traced((1, 2), 1, f"{note}; --iterations 2 runs that")
+            return self._enough((1, 2), 1, f"{note}; --iterations 2 runs that")
+        if self._awaits_graph(steps):
+            self.control.step_limit = steps + 1
+            return None
         period = 1 if steps == 2 and self._second_tells() else steady_period(hashes, max(self.wanted, 2))
         if period is not None and (steps + period > WARM_STEPS or self._warm(steps)):
-            return self._traced((steps - period * repetitions(hashes, period), steps), period)
+            return self._enough((steps - period * repetitions(hashes, period), steps), period)
         if steps >= LAST_STEP:
             note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
-            return self._traced((steps - 1, steps), 1, note)
+            return self._enough((steps - 1, steps), 1, note)
         self.control.step_limit = steps + (self._steps_on(steps, period) if period else 1)
         self.rested_at = (steps, time.monotonic())
         return None
+
+    def _awaits_graph(self, steps: int) -> bool:
+        return (
+            self.graph_line is not None
+            and steps < GRAPH_STEPS
+            and not replayed(self.directory, self.crew.running)
+        )
+
+    def _enough(self, steady: tuple[int, int], period: int, note: str = "") -> Run:
+        """The script is ended here; without the graph that it speaks of, perhaps."""
+        run = self._traced(steady, period, note)
+        if self.graph_line is None or replayed(self.directory, self.crew.running):
+            return run
+        return run.with_note(
+            f"the script speaks of CUDA graphs (its line {self.graph_line}) but replayed none in its first "
+            f"{steady[1]} optimizer steps: it is predicted without"
+        )
 
     def _warm(self, steps: int) -> bool:
         assert self.stepped_at is not None

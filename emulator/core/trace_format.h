@@ -95,7 +95,7 @@ struct AwaitedMessage {
   std::atomic<std::uint32_t> rank, communicator;
   std::atomic<std::int32_t> peer;
   std::atomic<std::uint64_t> sequence;
-  std::atomic<std::uint32_t> absent;  // the rank stands for one that was never started
+  std::atomic<std::uint32_t> stands_in;  // the rank does so for one that does not run, and may not send it
 };
 
 struct RankSlot {

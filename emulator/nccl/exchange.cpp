@@ -123,10 +123,10 @@ bool stands_for(const Placed& placed, int member) {
 
 // Whose message is waited for, and where it will lie; nothing while the member has not announced itself.
 std::optional<Awaited> awaited(const Placed& placed, int member) {
-  auto channel = channel_of(placed, member, true);
-  if (!channel) channel = channel_of(placed, member, false);
+  const auto stand_in = channel_of(placed, member, true);
+  const auto channel = stand_in ? stand_in : channel_of(placed, member, false);
   if (!channel) return std::nullopt;
-  return Awaited{*channel, placed.sequence, absent(placed, member) != nullptr};
+  return Awaited{*channel, placed.sequence, stand_in.has_value()};
 }
 
 // Whether nobody will send what a member that was never started would: its representative is this rank, has come
@@ -243,16 +243,23 @@ const Message* sent_alike(const Placed& placed, int member) {
   return nullptr;
 }
 
-// What a member that was never started is taken to send: what this rank sends itself, or one like the member does; else
+// What a member that does not run is taken to send: what this rank sends itself, or one like the member does; else
 // nothing.
 const Message* stand_in(const Placed& placed, int member) {
-  const Message* message = placed.call.collective == Collective::kRecv ? sent_alike(placed, member)
-                                                                       : mailbox().find(placed.channel(), placed.sequence);
-  if (!message && content_of(placed.call.type) != values::Content::kFloat)
-    annotate("{\"note\": " + json_quote("a small " + std::string(name(placed.call.collective)) + " from rank " +
-                                          std::to_string(placed.comm->members[static_cast<std::size_t>(member)]) +
-                                          ", which was not started, delivered zeros") + "}");
-  return message;
+  return placed.call.collective == Collective::kRecv ? sent_alike(placed, member)
+                                                     : mailbox().find(placed.channel(), placed.sequence);
+}
+
+// Zeros are delivered where a member that does not run would have sent something.
+void tell_zeros(const Placed& placed, int member) {
+  const std::string what = "a small " + std::string(name(placed.call.collective));
+  if (!absent(placed, member)) {
+    annotate("{\"uncovered\": " + json_quote(what + " whose peers do not run delivered zeros") + "}");
+  } else if (content_of(placed.call.type) != values::Content::kFloat) {
+    const auto rank = placed.comm->members[static_cast<std::size_t>(member)];
+    annotate("{\"note\": " + json_quote(what + " from rank " + std::to_string(rank) +
+                                        ", which was not started, delivered zeros") + "}");
+  }
 }
 
 Result complete_from_one(const Placed& placed, int member) {
@@ -334,16 +341,12 @@ Result check_neighbours(const Placed& placed) {
 
 Result receive(const Placed& placed, int member, const Message*& message) {
   message = await(placed, member);
-  if (absent(placed, member)) {
-    if (!message) message = stand_in(placed, member);
-    if (!message) return Result::kSuccess;
-    placed.comm->stand_ins[member] = {message->global_rank, own_steps()};
-  }
+  if (!message && !alone()) message = stand_in(placed, member);
   if (!message) {
-    annotate("{\"uncovered\": " + json_quote("a small " + std::string(name(placed.call.collective)) +
-                                             " whose peers do not run delivered zeros") + "}");
+    tell_zeros(placed, member);
     return Result::kSuccess;
   }
+  if (absent(placed, member)) placed.comm->stand_ins[member] = {message->global_rank, own_steps()};
   return message->signature == placed.signature() ? Result::kSuccess : mismatch(placed, *message);
 }
 

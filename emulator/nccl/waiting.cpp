@@ -26,7 +26,7 @@ std::optional<Link> blocked(const Mailbox& mailbox, int rank) {
   const AwaitedMessage& told = slot->awaited;
   const std::uint32_t version = told.version.load();
   const Awaited awaited{{told.rank.load(), told.communicator.load(), told.peer.load()},
-                        told.sequence.load(), told.absent.load() != 0};
+                        told.sequence.load(), told.stands_in.load() != 0};
   if (version % 2 == 0 || told.version.load() != version) return std::nullopt;
   if (mailbox.find(awaited.channel, awaited.sequence)) return std::nullopt;
   return Link{rank, version, awaited};
@@ -69,7 +69,7 @@ bool Waiting::expect(const Awaited& awaited) {
   told.communicator.store(awaited.channel.communicator);
   told.peer.store(awaited.channel.peer);
   told.sequence.store(awaited.sequence);
-  told.absent.store(awaited.absent);
+  told.stands_in.store(awaited.stands_in);
   told.version.fetch_add(1);
   expects_ = true;
   expected_ = awaited;
@@ -88,7 +88,7 @@ bool must_do_without(const Mailbox& mailbox, int rank) {
   if (links.empty() || circle(mailbox, rank) != links) return false;
   int lowest = -1;
   for (const Link& link : links)
-    if (link.awaited.absent && (lowest < 0 || link.rank < lowest)) lowest = link.rank;
+    if (link.awaited.stands_in && (lowest < 0 || link.rank < lowest)) lowest = link.rank;
   return lowest == rank;
 }
 

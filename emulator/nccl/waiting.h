@@ -13,7 +13,7 @@ namespace maya::nccl {
 struct Awaited {
   ChannelKey channel;  // of the rank that is taken to send it
   std::uint64_t sequence;
-  bool absent;  // that rank stands for one that was never started, and may not send it
+  bool stands_in;  // that rank does so for one that was ended or never started, and may not send it
   bool operator==(const Awaited&) const = default;
 };
 
@@ -39,7 +39,8 @@ class Waiting {
 
 // Whether `rank` and others wait in a circle that ends when `rank` does without its message. Ranks that stand for
 // others meet so: each is asked for a message that it would send only further on. Of those in the circle that
-// wait for a rank that was never started, the lowest does without: all of them find the same one.
+// wait for a rank that does not run, the lowest does without: all of them find the same one. A circle may be one rank:
+// it stands for the neighbour that it receives from.
 bool must_do_without(const Mailbox& mailbox, int rank);
 
 }  // namespace maya::nccl

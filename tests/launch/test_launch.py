@@ -186,6 +186,33 @@ def test_a_script_that_raises_fails_with_its_own_traceback(launch: Launch, tmp_p
     assert "maya" not in run.traceback.replace(str(tmp_path), "")
 
 
+GPIPE = """
+import os, torch, torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+device = torch.device("cuda", rank)
+module = torch.nn.Linear(64, 64, device=device)
+schedule = ScheduleGPipe(PipelineStage(module, rank, world, device), 4, loss_fn=torch.nn.MSELoss())
+optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+x = torch.randn(32, 64, device=device)
+for iteration in range(500_000):
+    optimizer.zero_grad()
+    schedule.step(*[x] * (rank == 0), **({"target": x} if rank == world - 1 else {}))
+    optimizer.step()
+"""
+
+
+def test_a_stage_whose_next_one_does_as_it_does_waits_for_nobody(launch: Launch) -> None:
+    run = launch(
+        GPIPE, 4
+    )  # the third stage is the second's copy: its gradients would come from the second itself
+    assert run.status == "traced", run.traceback
+    assert run.representative_of == (0, 1, 1, 3) and run.notes == ()
+    assert collate(run).uncovered == ()
+
+
 def test_a_nonzero_exit_is_a_failure(launch: Launch) -> None:
     run = launch("import sys; sys.exit(3)")
     assert (run.status, run.failed_rank) == ("failed", 0)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from maya.clusters.types import Cluster, Device, Link, Node
 from maya.errors import MayaError
+from maya.yaml_fault import yaml_fault
 
 SHIPPED = Path(__file__).parent
 _KEPT = "cluster.json"
@@ -69,8 +70,10 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise ClusterError(f"{path}: extends: a cluster cannot extend itself")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ClusterError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise ClusterError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ClusterError(f"{path}{yaml_fault(error)}") from error
     if not isinstance(content, dict):
         raise ClusterError(f"{path}: a mapping with the keys {_allowed(Cluster)} is needed")
     base = content.pop("extends", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -21,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, or that of the click within typer
 EXIT = {"FITS": 0, "INCOMPLETE": 0, "OOM": 3, "FAILED": 4}
 # Options end at the script's name: what follows is the script's own.
 SCRIPT_FOLLOWS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
@@ -333,20 +333,33 @@ def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path
     raise typer.Exit(EXIT[prediction.verdict])
 
 
-def run(command: Callable[[], None]) -> None:
+def run(command: typer.Typer) -> NoReturn:
     """Runs a command; an error the user can mend is one line on stderr and exit code 2."""
     try:
-        command()
+        sys.exit(command(standalone_mode=False))  # else typer draws a box around what is wrong
     except MayaError as error:
         print(f"maya: {error}", file=sys.stderr)
+        sys.exit(2)
+    except _UsageError as error:
+        _explain(error)
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         _no_room(error)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+
+
+def _explain(error: Any) -> None:
+    """A mistake in the options, in one line; of a command without any its help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    said = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    more = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+    print(f"maya: {said[:1].lower()}{said[1:]}{more}", file=sys.stderr)
 
 
 def _no_room(error: OSError) -> NoReturn:

@@ -22,6 +22,7 @@ from maya.search.experiment import Plan, changes, make_plan
 from maya.search.journal import Journal
 from maya.search.judging import ScriptJudges
 from maya.search.results import Experiment
+from maya.search.schema import Algorithm
 from maya.search.warmstart import WarmStart, best_configurations
 
 FOUND, INTERNAL, BAD_INPUT, ALL_OOM, ALL_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -32,10 +33,10 @@ SpaceOption = Annotated[Path | None, typer.Option("--space", help="The search sp
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Instead of the space's.")]
 GpusOption = Annotated[int | None, typer.Option("--gpus", min=1, help="Instead of the space's.")]
 TrialsOption = Annotated[int | None, typer.Option("--max-trials", min=1, help="Distinct configurations.")]
-AlgorithmOption = Annotated[
-    str | None, typer.Option("--algorithm", metavar="cma|random|grid|tpe", help="Instead of the space's.")
+AlgorithmOption = Annotated[Algorithm | None, typer.Option("--algorithm", help="Instead of the space's.")]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Instead of the space's.")
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Instead of the space's.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="The experiment's directory, made anew.")]
 ResumeOption = Annotated[Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a search.")]
 AddressOption = Annotated[str | None, typer.Option("--address", help="A running Ray cluster, or auto.")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from yaml import MarkedYAMLError
 
 from maya.errors import MayaError
 from maya.search.expression import Expression, ExpressionError, Value, show
 from maya.search.schema import SpaceFile
+from maya.yaml_fault import yaml_fault
 
 Point = tuple[int, ...]
 
@@ -53,9 +55,11 @@ class Derived:
 class Space:
     """A validated space file. Raises SpaceError where the file contradicts itself."""
 
-    def __init__(self, file: SpaceFile, source: str = "space") -> None:
+    def __init__(self, file: SpaceFile, source: str = "space", given: Collection[str] = ()) -> None:
+        """`given` are keys whose value is an option's, not the file's: a fault in one is the option's."""
         self.file = file
         self.source = source
+        self._given = given
         self.knobs = tuple(_knob(name, spec) for name, spec in file.knobs.items())
         self.lets = {name: Expression(text) for name, text in file.let.items()}
         self.derived = tuple(
@@ -204,7 +208,7 @@ class Space:
     # -- validation --------------------------------------------------------------------------------------
 
     def fail(self, key: str, message: str) -> SpaceError:
-        return SpaceError(f"{self.source}: {key}: {message}")
+        return SpaceError(f"{_place(self.source, key, self._given)}: {message}")
 
     def _fixed_names(self) -> dict[str, Value]:
         names: dict[str, Value] = {}
@@ -217,7 +221,7 @@ class Space:
             names["gpus"] = self.file.gpus
             names["world_size"] = self.file.gpus
         elif self.file.gpus is not None:
-            raise self.fail("gpus", "is fixed and a knob as well")
+            raise self.fail("gpus", "is fixed and a knob as well; leave one of them out")
         elif not all(type(value) is int and value > 0 for value in self.file.knobs["gpus"].values):
             raise self.fail("knobs.gpus.values", "are not all positive integers")
         return names
@@ -415,9 +419,9 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, bool | int | float | str):
-                raise yaml.YAMLError(f"{key!r} cannot be a key (line {key_node.start_mark.line + 1})")
+                raise MarkedYAMLError(problem=f"{key!r} cannot be a key", problem_mark=key_node.start_mark)
             if (type(key), key) in seen:
-                raise yaml.YAMLError(f"{key} is given twice (line {key_node.start_mark.line + 1})")
+                raise MarkedYAMLError(problem=f"{key} is given twice", problem_mark=key_node.start_mark)
             seen.add((type(key), key))
         return super().construct_mapping(node, deep)
 
@@ -427,7 +431,7 @@ def parse_space(text: str, source: str, overrides: Mapping[str, Any] | None = No
     try:
         content = yaml.load(text, Loader=_UniqueKeyLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpaceError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
+        raise SpaceError(f"{source}{yaml_fault(error)}") from None
     if not isinstance(content, dict):
         raise SpaceError(f"{source}: holds no mapping")
     for key, value in (overrides or {}).items():
@@ -435,8 +439,9 @@ def parse_space(text: str, source: str, overrides: Mapping[str, Any] | None = No
     try:
         file = SpaceFile.model_validate(content)
     except ValidationError as error:
-        raise SpaceError(f"{source}: {_first_error(error)}") from None
-    return Space(file, source)
+        key, message = _first_error(error)
+        raise SpaceError(f"{_place(source, key, overrides or {})}: {message}") from None
+    return Space(file, source, overrides or {})
 
 
 def load_space(path: Path, overrides: Mapping[str, Any] | None = None) -> Space:
@@ -454,20 +459,25 @@ def _override(content: dict[str, Any], key: str, value: Any) -> None:
         target[name] = value
 
 
-def _first_error(error: ValidationError) -> str:
-    """`key: what is wrong` for the first of pydantic's complaints."""
+def _place(source: str, key: str, given: Collection[str]) -> str:
+    """Where a value stands: in the file, or in the option that replaces it."""
+    return f"--{key.rpartition('.')[2].replace('_', '-')}" if key in given else f"{source}: {key}"
+
+
+def _first_error(error: ValidationError) -> tuple[str, str]:
+    """The key and what is wrong with it, of the first of pydantic's complaints."""
     first = min(error.errors(include_url=False), key=_telling)
     # Of what may be one of two things pydantic names the thing: a name that no file has.
     place = [part for part in first["loc"] if isinstance(part, int) or part not in _ALTERNATIVES]
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key{_near_key(str(first['loc'][-1]))}"
+        return key, f"unknown key{_near_key(str(first['loc'][-1]))}"
     if first["type"] == "missing":
-        return f"{key}: is missing"
+        return key, "is missing"
     if first["type"] == "model_type":
-        return f"{key}: is not a mapping of keys to values"
+        return key, "is not a mapping of keys to values"
     message = first["msg"].removeprefix("Value error, ")
-    return f"{key}: {' '.join(message.split())}"
+    return key, " ".join(message.split())
 
 
 def _telling(error: ErrorDetails) -> tuple[bool, bool, int]:

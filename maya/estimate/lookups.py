@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from maya.errors import MayaError
 from maya.estimate.embedding import UNIFORM, Histogram, Reuse
+from maya.yaml_fault import yaml_fault
 
 
 class LookupsError(MayaError):
@@ -25,6 +26,7 @@ class LookupsError(MayaError):
 
 
 _Count = Annotated[int, Field(gt=0)]
+_ROUNDED = 0.01  # what shares that are written with two decimals may add up to more or less than 1
 _Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -48,7 +50,7 @@ def read_lookups(path: Path | None) -> Reuse:
     except OSError as error:
         raise LookupsError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise LookupsError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+        raise LookupsError(f"{path}{yaml_fault(error)}") from error
     except ValidationError as error:
         raise LookupsError(f"{path}: {_first(error)}") from error
     told: dict[tuple[int, int], Histogram] = {}
@@ -74,8 +76,11 @@ def _histogram(table: _Table, beside: Path) -> Histogram:
     if (table.reuse is None) == (table.indices is None):
         raise ValueError("needs either reuse (a histogram) or indices (a .npy file)")
     if table.reuse is not None:
-        if sum(table.reuse) == 0:
-            raise ValueError("reuse: all shares are 0")
+        total = sum(table.reuse)
+        if abs(total - 1) > _ROUNDED:
+            raise ValueError(
+                f"reuse: the shares add up to {total:.4g}; divide each by that, so that they are 1 in all"
+            )
         return tuple(table.reuse)
     with (beside / str(table.indices)).open("rb") as file:
         indices = np.lib.format.read_array(file, allow_pickle=False)

@@ -121,7 +121,7 @@ def test_figures_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_broken_yaml_is_one_line(tmp_path: Path) -> None:
-    assert "not readable as YAML" in _error(tmp_path, "name: [1,\n")
+    assert "own.yaml:2:1: is not YAML" in _error(tmp_path, "name: [1,\n")
     assert "a mapping" in _error(tmp_path, "just text\n")
 
 

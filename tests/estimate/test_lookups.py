@@ -34,6 +34,11 @@ def test_a_histogram_is_taken_as_it_is_told(written):
     assert told == {(1000, 64): (0.5, 0.25, 0.25)}
 
 
+def test_shares_may_be_rounded(written):
+    told = read_lookups(written("- {table: [1000, 64], reuse: [0.333, 0.333, 0.333]}\n"))
+    assert told == {(1000, 64): (0.333, 0.333, 0.333)}
+
+
 def test_a_histogram_is_counted_from_indices_beside_the_file(written, tmp_path):
     np.save(tmp_path / "batch.npy", np.array([[1, 2, 2], [7, 7, 7]]))
     told = read_lookups(written("- {table: [1000, 64], indices: batch.npy}\n"))
@@ -60,7 +65,9 @@ def test_counted_rows_that_are_looked_up_once_are_as_many_as_there_are():
         ("", "list"),
         ("- {table: [1000, 64]}", "needs either reuse (a histogram) or indices"),
         ("- {table: [1000, 64], reuse: [1], indices: batch.npy}", "needs either reuse"),
-        ("- {table: [1000, 64], reuse: [0, 0]}", "all shares are 0"),
+        ("- {table: [1000, 64], reuse: [0, 0]}", "reuse: the shares add up to 0"),
+        ("- {table: [1000, 64], reuse: [0.5, 0.25]}", "reuse: the shares add up to 0.75"),
+        ("- {table: [1000, 64], reuse: [60, 40]}", "reuse: the shares add up to 100; divide each by that"),
         ("- {table: [1000, 64], reuse: [-1, 2]}", "greater than or equal to 0"),
         ("- {table: [1000], reuse: [1]}", "entry 0.table"),
         ("- {table: [1000, 64], histogram: [1]}", "unknown key; allowed: table, reuse, indices"),
@@ -68,7 +75,7 @@ def test_counted_rows_that_are_looked_up_once_are_as_many_as_there_are():
         ("- {table: [1000, 64], indices: none.npy}", "none.npy"),
         ("- {table: [5, 64], indices: batch.npy}", "1 to 7, of a table of 5 rows"),
         ("- {table: [5, 64], indices: floats.npy}", "no array of integers"),
-        ("- [", "not readable as YAML"),
+        ("- [", "lookups.yaml:1:4: is not YAML"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_entry(written, tmp_path, text, says):

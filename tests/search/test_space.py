@@ -97,8 +97,6 @@ def test_space_of_many_points_is_neither_walked_nor_held() -> None:
             KNOBS + "dominance: [{rule: r, knob: tp, order: [1, 8], known: oom}]",
             "dominance[0].order: 8 is not among",
         ),
-        (KNOBS + "cluster: again", "is not YAML: cluster is given twice"),
-        (KNOBS + "a: [", "is not YAML"),
     ],
 )
 def test_each_mistake_is_one_line_with_file_and_key(text: str, message: str) -> None:
@@ -108,6 +106,43 @@ def test_each_mistake_is_one_line_with_file_and_key(text: str, message: str) -> 
         Dominance(parse_space(HEAD + text, "space.yaml"))
     assert str(caught.value).startswith(f"space.yaml: {message}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: [1,\n", ":3:1: is not YAML: expected the node content, but found '<stream end>'; check"),
+        (
+            "a: 1\nb: [1\nc: 2\n",
+            ":3:2: is not YAML: expected ',' or ']', but got ':'; close the bracket of line 2",
+        ),
+        (
+            "a: b: c\n",
+            ":1:5: is not YAML: mapping values are not allowed here; put a value with a colon in quotes",
+        ),
+        (
+            "a:\n\tb: 1\n",
+            ":2:1: is not YAML: found character '\\t' that cannot start any token; indent with spaces",
+        ),
+        ("a: 1\na: 2\n", ":2:1: is not YAML: a is given twice; leave one of them out"),
+        (
+            "a: 'b\n",
+            ":2:1: is not YAML: found unexpected end of stream; close the quotation mark of line 1, column 4",
+        ),
+    ],
+)
+def test_what_is_not_yaml_is_told_with_its_line_and_what_to_do(text: str, message: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        parse_space(text, "space.yaml")
+    assert str(caught.value).startswith(f"space.yaml{message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fault_of_an_option_is_not_the_file_s() -> None:
+    with pytest.raises(SpaceError, match=r"^--algorithm: Input should be 'cma', 'random', 'grid' or 'tpe'"):
+        parse_space(HEAD + KNOBS, "space.yaml", {"search.algorithm": "gird"})
+    with pytest.raises(SpaceError, match=r"^--gpus: is fixed and a knob as well"):
+        parse_space("cluster: c\nknobs: {gpus: {values: [8]}}", "space.yaml", {"gpus": 8})
 
 
 def test_unsatisfiable_constraint_shows_the_arithmetic_of_the_nearest_point() -> None:

@@ -117,7 +117,10 @@ def _one_line(path: Path, error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "(file)"
     known = {"missing": "is needed", "extra_forbidden": f"unknown key; allowed: {_allowed_at(first['loc'])}"}
-    said = known.get(first["type"]) or f"{first['msg'].lower()}, got {first['input']!r}"
+    if first["type"] == "value_error":  # Maya's own words, which say what was there
+        said = first["msg"].removeprefix("Value error, ")
+    else:
+        said = known.get(first["type"]) or f"{first['msg'].lower()}, got {first['input']!r}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{path}: {key}: {said}{more}"
 

@@ -59,11 +59,30 @@ class Device(_Frozen):
 class Link(_Frozen):
     """A connection; `bandwidth` is B/s for one device (or one NIC) and one direction."""
 
-    kind: str  # nvlink, nvswitch, pcie, infiniband, roce, ethernet
+    kind: str  # of WITHIN_NODES or BETWEEN_NODES
     bandwidth: float = Field(gt=0)
     latency_s: float = Field(ge=0)
     # Share of the bandwidth that large collectives reach, where it was measured; else what is usual of the kind.
     efficiency: float | None = Field(default=None, gt=0, le=1)
+
+
+WITHIN_NODES = ("nvlink", "nvswitch", "pcie")
+BETWEEN_NODES = ("infiniband", "roce", "ethernet", "efa", "omni-path")
+
+
+def _within_nodes(link: Link) -> Link:
+    return _of_kinds(link, WITHIN_NODES)
+
+
+def _between_nodes(link: Link) -> Link:
+    return _of_kinds(link, BETWEEN_NODES)
+
+
+def _of_kinds(link: Link, known: tuple[str, ...]) -> Link:
+    """What large collectives reach of a link's bandwidth is known by its kind."""
+    if link.kind not in known:
+        raise ValueError(f"kind {link.kind} is none of {', '.join(known)}")
+    return link
 
 
 def _ascending(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -80,12 +99,16 @@ CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_a
 
 class Node(_Frozen):
     gpus: int = Field(gt=0)
-    link: Link  # between the devices of a node: all that one device has of it
-    pair_link: Link | None = None  # within the pairs 0-1, 2-3, ...: an NVLink bridge beside `link`
+    link: Annotated[
+        Link, AfterValidator(_within_nodes)
+    ]  # between the devices of a node: all that one device has of it
+    pair_link: Annotated[Link, AfterValidator(_within_nodes)] | None = (
+        None  # within the pairs 0-1, 2-3, ...: an NVLink bridge beside `link`
+    )
     # A mesh: (device, device, how many of a device's equal shares of `link` join the two). Empty: all to all.
     mesh: tuple[tuple[int, int, int], ...] = ()
     nics: int = Field(gt=0)
-    nic: Link  # each NIC's
+    nic: Annotated[Link, AfterValidator(_between_nodes)]  # each NIC's
     # What was timed within such a node (nccl-tests): collective -> ranks -> timings, which come before the device's own
     # tables from their smallest size on.
     collectives: dict[CollectiveName, dict[int, Timings]] = {}

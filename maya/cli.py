@@ -97,7 +97,7 @@ def predict(
     reuse = read_lookups(lookups)
     _make_room_for(json, perfetto, html)
     if out is not None:
-        _make_folder(out)
+        _make_trace_folder(out)
     with Predictor(load(cluster), cache=TraceCache.default() if cache else None, reuse=reuse) as predictor:
         judgement = predictor.predict(job, out)
     _report(judgement, json, perfetto, html)
@@ -114,27 +114,31 @@ def trace(
     ranks: RanksOption = "auto",
     timeout: TimeoutOption = 600.0,
 ) -> None:
-    """Record a script's device calls; `maya simulate` predicts from what is written."""
+    """Record a script's device calls; `maya simulate` predicts from what is written.
+
+    Exit code: 0 a trace was written, 2 bad usage, 3 out of memory, 4 the script failed.
+    """
     from maya.clusters import keep, load
     from maya.launch import ForkServer
+    from maya.predict import idle, unsimulated
+    from maya.report.labels import counted
     from maya.trace import collate, write_job
 
     job = _job(script, gpus, iterations, module, ranks, timeout)
-    _make_folder(out)
     recorded_on = load(cluster)
+    _make_trace_folder(out)
     with ForkServer(recorded_on) as server:
         run = server.run(job, out)
     if run.status != "traced":
-        from maya.predict import unsimulated
-
         _report(unsimulated(run, job, recorded_on), None, None, None)
-        return
     job_trace = collate(run)
+    if job_trace.is_idle:
+        _report(idle(job_trace, recorded_on, run.seconds), None, None, None)
     write_job(job_trace, out)
     keep(recorded_on, out)
     Console().print(
-        f"{out}: {job_trace.world} ranks, {job_trace.launched} launched, {len(job_trace.ranks)} unique, "
-        f"{sum(len(rank.records) for rank in job_trace.ranks):,} records an iteration",
+        f"{out}: {counted(job_trace.world, 'rank')}, {job_trace.launched:,} launched, {len(job_trace.ranks):,} "
+        f"unique, {counted(sum(len(rank.records) for rank in job_trace.ranks), 'record')} an iteration",
         highlight=False,
     )
 
@@ -307,6 +311,17 @@ def _make_room_for(*files: Path | None) -> None:
             )
 
 
+def _make_trace_folder(folder: Path) -> None:
+    """Where ranks are recorded. Raises MayaError for one that holds a trace, whose recording may have taken long."""
+    from maya.trace import holds_job
+
+    _make_folder(folder)
+    if holds_job(folder):
+        raise MayaError(
+            f"{folder}: holds a trace already; give another folder, or remove that one (rm -r {folder})"
+        )
+
+
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -314,7 +329,8 @@ def _make_folder(folder: Path) -> None:
         raise MayaError(f"{folder}: cannot be made a folder: {error.strerror}") from None
 
 
-def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path | None) -> None:
+def _report(judgement: Any, json: Path | None, perfetto: Path | None, html: Path | None) -> NoReturn:
+    """Says and writes what was predicted, and ends with the verdict's exit code."""
     from maya.report import render_terminal, write_html, write_json, write_perfetto
 
     prediction = judgement.prediction

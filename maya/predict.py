@@ -26,7 +26,7 @@ from maya.simulate import build_network, place, simulate, simulate_without_host,
 from maya.simulate.types import Prediction, Timeline, Verdict
 from maya.simulate.whatif import WhatIf
 from maya.trace import collate
-from maya.trace.types import JobTrace
+from maya.trace.types import Collective, JobTrace, Memcpy
 
 GIB = 1024.0**3
 
@@ -152,6 +152,7 @@ def judge_trace(
     """Estimates and simulates a trace on `cluster`; `seconds` are those of the stages before, `script` what
     is known of the script by other recordings, `profiles` as for an Estimator."""
     started = time.perf_counter()
+    without_effect = _links_without_effect(trace, cluster, what_if, reuse, profiles)
     cluster = what_if.cluster(cluster)
     recording = undisturbed_beside(trace, script)
     trace = what_if.slowed(place(what_if.apart(recording.trace), cluster))
@@ -165,7 +166,7 @@ def judge_trace(
     simulated = time.perf_counter()
     prediction = summarise(trace, timeline, estimates, cluster, without_host)
     if not prediction.iteration_time_s:
-        return _idle(trace, cluster, seconds or {})
+        return idle(trace, cluster, seconds or {})
     incomplete = [*trace.unsupported, *estimates.unknown, *trace.uncovered]
     message = "; ".join((*_what_is_missing(trace, estimates), *_beyond_memory(trace, cluster)))
     verdict: Verdict = "INCOMPLETE" if message else "FITS"
@@ -177,6 +178,7 @@ def judge_trace(
         likely_error=likely_error(cluster.device, prediction.provenance),
         notes=(
             *what_if.notes,
+            *without_effect,
             *trace.notes,
             *recording.notes,
             *estimates.notes,
@@ -194,7 +196,7 @@ def judge_trace(
     return Judgement(prediction, trace, estimates, timeline, cluster)
 
 
-def _idle(trace: JobTrace, cluster: Cluster, seconds: dict[str, float]) -> Judgement:
+def idle(trace: JobTrace, cluster: Cluster, seconds: dict[str, float]) -> Judgement:
     """Of a script that ended without work for a device, as one does that prints its usage: 0 s would be no answer."""
     return Judgement(
         Prediction(
@@ -206,6 +208,27 @@ def _idle(trace: JobTrace, cluster: Cluster, seconds: dict[str, float]) -> Judge
             version=__version__,
             cluster=cluster.name,
         )
+    )
+
+
+def _links_without_effect(
+    trace: JobTrace, cluster: Cluster, what_if: WhatIf, reuse: Reuse, profiles: Profiles | None
+) -> tuple[str, ...]:
+    """Of the links that are asked about, those that nothing the job moves takes, as a NIC within one node."""
+
+    def moved(asked: WhatIf) -> list[float]:
+        estimates = Estimator(asked.cluster(cluster), reuse, profiles).estimate(transfers)
+        return [
+            *estimates.seconds.tolist(),
+            *([] if estimates.use is None else estimates.use.ravel().tolist()),
+        ]
+
+    transfers = [op for op in trace.operations if isinstance(op, Collective | Memcpy)]
+    idle = [name for name in what_if.links if moved(what_if) == moved(what_if.without_link(name))]
+    where = f"{trace.world:,} at {cluster.node.gpus} a node"
+    return tuple(
+        f"--link {name} makes no difference: nothing that this job's ranks ({where}) move takes it"
+        for name in idle
     )
 
 

@@ -109,6 +109,11 @@ def size(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `1,920 trials`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def ranges(numbers: tuple[int, ...]) -> str:
     """Consecutive and evenly spaced numbers in short: `0-7`, `0, 2, … 14`, `0, 5`."""
     if len(numbers) > 3:

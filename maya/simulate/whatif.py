@@ -57,6 +57,10 @@ class WhatIf:
             cluster = _with_link(cluster, name, change)
         return cluster.model_copy(update={"host_speed": cluster.host_speed / self.scale.get(_HOST, 1.0)})
 
+    def without_link(self, name: str) -> WhatIf:
+        """All other questions."""
+        return replace(self, links={other: change for other, change in self.links.items() if other != name})
+
     def apart(self, trace: JobTrace) -> JobTrace:
         """The job with slow ranks, and whom they meet, in classes of their own. Raises WhatIfError."""
         beyond = [rank for rank in self.slow_ranks if not 0 <= rank < trace.world]

@@ -6,6 +6,15 @@ Which calls ran on which stream is known here; how long anything takes is not.
 from maya.trace.collate import collate
 from maya.trace.format import RawRank, TraceError, read_rank
 from maya.trace.period import find_period
-from maya.trace.store import read_job, write_job
+from maya.trace.store import holds_job, read_job, write_job
 
-__all__ = ["RawRank", "TraceError", "collate", "find_period", "read_job", "read_rank", "write_job"]
+__all__ = [
+    "RawRank",
+    "TraceError",
+    "collate",
+    "find_period",
+    "holds_job",
+    "read_job",
+    "read_rank",
+    "write_job",
+]

@@ -54,6 +54,10 @@ def write_job(trace: JobTrace, directory: Path) -> None:
     (directory / "job.json").write_text(json.dumps(_job(trace)), encoding="utf-8")
 
 
+def holds_job(directory: Path) -> bool:
+    return (directory / "job.json").exists()
+
+
 def read_job(directory: Path) -> JobTrace:
     """The job that `write_job` left in `directory`. Raises TraceError when it is not there or damaged."""
     path = directory / "job.json"

@@ -182,3 +182,8 @@ class JobTrace:
     host_speed: float | None = None
     software: str = ""  # what the host ran: "CPython 3.11, PyTorch 2.11"; empty: not known
     notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the script ended without a call for a device, as one does that prints its usage."""
+        return not any(len(rank.records) for rank in self.ranks)

@@ -112,12 +112,20 @@ def test_wrong_value_is_shown(tmp_path: Path) -> None:
 
 def test_figures_that_cannot_be_are_refused(tmp_path: Path) -> None:
     assert "price_per_gpu_hour" in _error(tmp_path, "extends: dgx-h100\nprice_per_gpu_hour: -2\n")
-    assert "peak_flops: value error, bf61 is none of fp64" in _error(
+    assert "peak_flops: bf61 is none of fp64" in _error(
         tmp_path, "extends: dgx-h100\ndevice: {peak_flops: {bf61: 1.0e+12}}\n"
     )
     assert "device.peak_flops.bf16" in _error(
         tmp_path, "extends: dgx-h100\ndevice: {peak_flops: {bf16: 0}}\n"
     )
+
+
+def test_a_kind_of_link_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    message = _error(tmp_path, "extends: dgx-h100\nnode: {nic: {kind: infinband}}\n")
+    assert message.endswith("node.nic: kind infinband is none of infiniband, roce, ethernet, efa, omni-path")
+    message = _error(tmp_path, "extends: dgx-h100\nnode: {link: {kind: infiniband}}\n")
+    assert message.endswith("node.link: kind infiniband is none of nvlink, nvswitch, pcie")
+    assert "node.pair_link: kind" in _error(tmp_path, "extends: a40-8\nnode: {pair_link: {kind: nvlnk}}\n")
 
 
 def test_broken_yaml_is_one_line(tmp_path: Path) -> None:

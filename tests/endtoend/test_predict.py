@@ -501,6 +501,25 @@ def test_a_script_that_ends_without_work_for_a_device_has_no_time(maya, script, 
     assert "without any work for a device" in completed.stdout
 
 
+def test_a_trace_without_work_for_a_device_is_none(maya, script, tmp_path):
+    completed = maya("trace", "--out", "trace", "--", script("print('usage: train.py --steps N')"))
+    assert completed.returncode == 4 and "without any work for a device" in completed.stdout
+    assert maya("simulate", "trace").returncode == 2
+
+
+def test_a_trace_is_not_overwritten(maya, script, tmp_path):
+    path = script("import torch\ntorch.ones(8, device='cuda').add_(1)\n")
+    assert maya("trace", "--out", "trace", "--", path).returncode == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "trace").iterdir()}
+    for command in ("trace", "predict"):
+        refused = maya(command, "--out", "trace", "--", path)
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            "maya: trace: holds a trace already; give another folder, or remove that one (rm -r trace)\n"
+        )
+    assert {file: file.read_bytes() for file in (tmp_path / "trace").iterdir()} == before
+
+
 def test_what_shows_a_simulation_is_told_to_be_missing_where_there_is_none(maya, script, tmp_path):
     (tmp_path / "old.html").write_text("of a prediction before")
     asked = ["--json", "new.json", "--perfetto", "new.pf", "--html", "old.html"]

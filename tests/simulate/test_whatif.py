@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from maya.clusters import Cluster, load
+from maya.predict import judge_trace
 from maya.simulate import INSTANT, simulate
 from maya.simulate.kinds import kind_of
 from maya.simulate.types import Timeline
@@ -75,6 +76,23 @@ def test_collectives_timed_over_a_link_say_nothing_of_another() -> None:
     own = own.model_copy(update={"node": own.node.model_copy(update={"collectives": timings})})
     assert WhatIf.parse(links=["nic=2x"]).cluster(own).node.collectives == timings
     assert WhatIf.parse(links=["nvlink=2x"]).cluster(own).node.collectives == {}
+
+
+@pytest.mark.parametrize(
+    ("links", "cluster", "idle"),
+    [
+        (["nic=2x"], "dgx-h100", ["nic"]),
+        (["nvlink=2x"], "dgx-h100", []),
+        (["nvlink=2x", "infiniband=2x"], "dgx-h100", ["infiniband"]),
+        (["pair_link=2x"], "a40-8", []),
+        (["link=2x"], "a40-8", ["link"]),
+    ],
+)
+def test_a_link_that_the_job_does_not_take_is_said(links: list[str], cluster: str, idle: list[str]) -> None:
+    trace = Pipeline(1, 1, forward_ns=100, backward_ns=100, gradient_ns=100, replicas=2).job().build()
+    notes = judge_trace(trace, load(cluster), what_if=WhatIf.parse(links=links)).prediction.notes
+    told = [note for note in notes if "makes no difference" in note]
+    assert [note.split()[1] for note in told] == idle
 
 
 def test_a_slower_host_takes_longer(ideal_cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from maya.estimate.recordings import ScriptTimes, undisturbed_beside
 from maya.estimate.types import Estimates
 from maya.launch import ForkServer
 from maya.launch.trust import Trust
-from maya.launch.types import Job, Run
+from maya.launch.types import Job, OutOfMemory, Run
 from maya.simulate import build_network, place, simulate, simulate_without_host, summarise
 from maya.simulate.types import Prediction, Timeline, Verdict
 from maya.simulate.whatif import WhatIf
@@ -261,12 +262,10 @@ def _what_is_missing(trace: JobTrace, estimates: Estimates) -> list[str]:
 def _out_of_memory(run: Run) -> Prediction:
     oom = run.out_of_memory
     assert oom is not None
-    # In one line: NCCL's errors take several, the last of which tells least.
-    said = " ".join(oom.message.split())
     message = (
         f"rank {oom.rank}: an allocation of {oom.requested_bytes / GIB:.2f} GiB found "
         f"{oom.free_bytes / GIB:.2f} GiB free of {oom.capacity_bytes / GIB:.2f} GiB: "
-        f"{oom.shortfall_bytes / GIB:.2f} GiB short. {said}"
+        f"{oom.shortfall_bytes / GIB:.2f} GiB short. {_what_was_said(oom)}"
     )
     return Prediction(
         verdict="OOM",
@@ -281,6 +280,31 @@ def _out_of_memory(run: Run) -> Prediction:
         shortfall_bytes=oom.shortfall_bytes,
         notes=run.notes,
     )
+
+
+_ALLOCATOR = re.compile(
+    r"^(?P<error>\S+: ).*Of the allocated memory (?P<use>.*?(?P<idle>[\d.]+) (?P<unit>\w+) is reserved by PyTorch but "
+    r"unallocated)\..*?(?P<setting>PYTORCH_\w+=expandable_segments:True)?(?: to avoid|$)"
+)
+_UNITS = {
+    "bytes": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}  # of PyTorch's c10/util/StringUtil.h: format_size
+
+
+def _what_was_said(oom: OutOfMemory) -> str:
+    """In one line: NCCL's errors take several, the last of which tells least. Of PyTorch's own what the arithmetic does
+    not have: what its allocator held, and its advice, where that may be of help."""
+    said = " ".join(oom.message.split())
+    allocator = _ALLOCATOR.match(said)
+    if allocator is None:
+        return said
+    idle = float(allocator["idle"]) * _UNITS.get(allocator["unit"], 0)
+    helps = idle >= oom.shortfall_bytes and allocator["setting"]
+    advice = f", which {allocator['setting']} may make use of" if helps else ""
+    return f"{allocator['error']}{allocator['use']}{advice}"
 
 
 def _failed(run: Run) -> Prediction:

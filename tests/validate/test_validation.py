@@ -375,6 +375,29 @@ def test_what_memory_ran_out_says_by_how_much_whoever_asked_for_it(tmp_path: Pat
     assert reason_of(message).endswith("2.00 GiB short")  # what the script made of it is in the message
 
 
+def test_of_pytorchs_words_stays_what_the_arithmetic_does_not_have(tmp_path: Path) -> None:
+    pytorch = (
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 80.00 GiB of "
+        "which 1.00 GiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory in use. Of the "
+        "allocated memory {} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated. If reserved but "
+        "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
+        "fragmentation.  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html)"
+    )
+    told = []
+    for allocated, idle in (("78.00 GiB", "512.00 MiB"), ("74.50 GiB", "4.00 GiB")):
+        oom = OutOfMemory(0, 3 << 30, 1 << 30, 80 << 30, pytorch.format(allocated, idle))
+        run = Run("oom", tmp_path, 1, 1, (0,), out_of_memory=oom, traceback="", failed_rank=0)
+        message = unsimulated(run, Job("train.py"), load("dgx-h100")).prediction.message
+        arithmetic, said = message.split(" short. ")
+        assert arithmetic.endswith("an allocation of 3.00 GiB found 1.00 GiB free of 80.00 GiB: 2.00 GiB")
+        told.append(said)
+    assert told == [
+        "OutOfMemoryError: 78.00 GiB is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated",
+        "OutOfMemoryError: 74.50 GiB is allocated by PyTorch, and 4.00 GiB is reserved by PyTorch but unallocated, "
+        "which PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may make use of",
+    ]
+
+
 def test_hosts_of_an_image_have_a_speed_of_their_own(rows):
     test = "gpt3_mcore_te_tp2_pp2_resume_torch_dist"
     row = EXPERTS.replace("golden-3,H100", "megatron_lm_golden_h100_a100-0001,A100").replace(

@@ -205,6 +205,7 @@ def _search(
     began = time.monotonic()
     with progress:
         progress.watch(search)
+        search.replay()  # first of all: what cuts this part short takes nothing of the parts before
         stopped, told = _run(search, judges, concurrency, address)
     experiment = Experiment(
         search, plan.cluster, plan.script, plan.module, time.monotonic() - began, concurrency
@@ -216,17 +217,19 @@ def _search(
 def _with_timeline(
     experiment: Experiment, judges: ScriptJudges, told: ScriptTimes | None, directory: Path
 ) -> Experiment:
-    from maya.search.timeline import write_timeline
+    from maya.search.timeline import earlier_timeline, remove_timeline, write_timeline
 
     ranking = experiment.search.ranking()
     if not ranking:
+        remove_timeline(directory)
         return experiment
     best = experiment.search.assignment(ranking[0].number)
     try:
-        written = write_timeline(judges, best, told, directory)
+        files = earlier_timeline(ranking[0], directory) or write_timeline(judges, best, told, directory)
     except OSError:  # no room for it: the report does without
-        written = []
-    return replace(experiment, timeline=tuple(path.name for path in written))
+        remove_timeline(directory)
+        files = []
+    return replace(experiment, timeline=tuple(path.name for path in files))
 
 
 def _run(
@@ -238,9 +241,11 @@ def _run(
     try:
         return None, run_search(search, judges, concurrency, address, judges)
     except KeyboardInterrupt:
-        return (INTERRUPTED, "interrupted"), None
+        stopped = INTERRUPTED, "interrupted"
     except OSError as error:
-        return (INTERNAL, str(error)), None
+        stopped = INTERNAL, str(error)
+    search.revise({})  # what an earlier part said in the end stands
+    return stopped, None
 
 
 def _conclude(
@@ -255,6 +260,7 @@ def _conclude(
     try:
         written += write_results(experiment, directory)
         written.append(write_report(experiment, directory / "report.html"))
+        written += [directory / name for name in experiment.timeline]
     except OSError as error:  # the journal has everything, and --resume writes them again
         stopped = stopped or (INTERNAL, f"the results cannot be written: {error}")
     render_summary(experiment, console, written)

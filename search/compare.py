@@ -26,8 +26,9 @@ def render_comparison(a: Path, b: Path, console: Console) -> None:
         return
     console.print(_differences(common, both))
     change = common.ratio.median()
+    fit = "1 configuration fits" if len(common) == 1 else f"{len(common):,} configurations fit"
     console.print(
-        f"{len(common)} configurations fit in both; {b} takes {change:.3g} times as long as {a} (median), "
+        f"{fit} in both; {b} takes {change:.3g} times as long as {a} (median), "
         f"from {common.ratio.min():.3g} to {common.ratio.max():.3g}",
         highlight=False,
     )

@@ -14,10 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from maya.report.labels import counted
 from maya.search.algorithms import Sampler
 from maya.search.dominance import Dominance
 from maya.search.journal import Journal
 from maya.search.objective import Objective
+from maya.search.revisions import Revision
 from maya.search.space import Point, Space
 from maya.search.stopper import Stopper
 from maya.search.types import Assignment, Outcome, Trial
@@ -33,6 +35,8 @@ class Counts:
     duplicates: int = 0
     inadmissible: int = 0
     replayed: int = 0  # taken from the journal
+    launched: int = 0  # whose script ran now
+    reused: int = 0  # judged now, by a trace from the cache
     verdicts: Counter[str] = field(default_factory=Counter)
     together: int = 0  # trials judged once more, by all recordings
     alone: Counter[str] = field(default_factory=Counter)  # those that could not be, by the reason
@@ -74,13 +78,18 @@ class Search:
 
     def next(self) -> Assignment | None:
         """The next configuration to judge; None when one has to finish first, or all is over."""
+        number = self.replay()
+        if number is None:
+            return None
+        self._running.add(number)
+        return self.assignment(number)
+
+    def replay(self) -> int | None:
+        """Settles what the journal has, up to the next trial that has to run and may, which is returned."""
         while self.ended is None:
             number = self._first_runnable()
-            if number is not None:
-                self._running.add(number)
-                return self.assignment(number)
-            if self._open:
-                return None
+            if number is not None or self._open:
+                return number
             self._turn_batch()
         return None
 
@@ -91,6 +100,8 @@ class Search:
         """
         self._running.discard(number)
         if self.ended is None:
+            self.counts.reused += outcome.reused
+            self.counts.launched += not outcome.reused
             self._settle(number, outcome)
         else:
             self._journal.record(replace(self._trials[number], outcome=outcome))
@@ -122,18 +133,25 @@ class Search:
 
     # -- once more, together -----------------------------------------------------------------------------
 
-    def revise(self, outcomes: Mapping[int, Outcome | str]) -> None:
-        """Takes what judges say once all trials are known, or why one says nothing; what follows from a trial follows.
-        The journal keeps what they said first."""
-        for number, outcome in outcomes.items():
-            if isinstance(outcome, str):
-                self.counts.alone[outcome] += 1
-            else:
-                self.counts.together += 1
-                self._trials[number] = self._judged(number, outcome)
+    def revise(self, outcomes: Mapping[int, Outcome | str], recordings: int = 0) -> None:
+        """Takes what judges say once all trials are known, by so many `recordings` of the script, or why one says
+        nothing; what follows from a trial follows. What an earlier part of the search said by more of them stands.
+        The journal keeps what was said first."""
+        self.counts.together, self.counts.alone = 0, Counter()
+        revisions: dict[Point, Revision] = {}
+        for number, said in {**{trial.number: "" for trial in self.ranking()}, **outcomes}.items():
+            point = self._trials[number].point
+            now = None if isinstance(said, str) else Revision(said, recordings)
+            if revision := self._journal.revisions.best(point, now):
+                revisions[point] = revision
+                self._trials[number] = self._judged(number, revision.outcome)
+            elif isinstance(said, str) and said:
+                self.counts.alone[said] += 1
+        self.counts.together = len(revisions)
         for trial in self.trials:
             if trial.pruning:
                 self._trials[trial.number] = self._implied(trial)
+        self._journal.revisions.keep(revisions)
 
     # -- batches -----------------------------------------------------------------------------------------
 
@@ -142,7 +160,7 @@ class Search:
         if self._batch:
             self._sampler.tell(self._batch, [self._loss(point) for point in self._batch])
         if len(self._trials) >= self.space.file.search.max_trials:
-            self.ended = f"{len(self._trials)} trials, as many as wanted"
+            self.ended = f"{counted(len(self._trials), 'trial')}, as many as wanted"
             return
         self._batch = self._sampler.ask()
         if not self._batch or self._quiet >= _BATCHES_WITHOUT_NEWS:

@@ -13,6 +13,7 @@ from maya.clusters import load as load_cluster
 from maya.clusters.types import Cluster
 from maya.errors import MayaError
 from maya.estimate import Reuse, read_lookups
+from maya.report.labels import counted
 from maya.search.algorithms.grid import require_walkable
 from maya.search.expression import Value
 from maya.search.objective import Objective
@@ -86,10 +87,8 @@ def _require_whole_nodes(space: Space, gpus: int) -> None:
     for world in worlds:
         if world > gpus and world % gpus:
             less = world - world % gpus
-            raise space.fail(
-                key,
-                f"{world} = {world // gpus} nodes of {gpus} + {world % gpus}; {less} and {less + gpus} are whole",
-            )
+            parts = f"{counted(world // gpus, 'node')} of {gpus} + {world % gpus}"
+            raise space.fail(key, f"{world} = {parts}; {less} and {less + gpus} are whole")
 
 
 def _digest(script: str, module: bool) -> str:

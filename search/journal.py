@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from maya.errors import MayaError
+from maya.search.revisions import Revisions
 from maya.search.space import Point
 from maya.search.types import Outcome, Trial
 
@@ -35,6 +36,7 @@ class Journal:
         self._descriptor = descriptor
         self.header: dict[str, Any] = {}
         self.outcomes: dict[Point, Outcome] = {}
+        self.revisions = Revisions(path.parent)
         self._recorded: set[Point] = set()
         for line in lines:
             if _is_header(line):

@@ -11,10 +11,12 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from maya import __version__
 from maya.estimate.likely import LikelyError
+from maya.report.labels import counted
 from maya.report.terminal import BREAKDOWN, likely, sureness
 from maya.search.expression import show
+from maya.search.files import replace_file
 from maya.search.pareto import pareto_front
-from maya.search.results import Experiment, replace_file, shell_command, torchrun
+from maya.search.results import Experiment, shell_command, torchrun
 from maya.search.summary import tally
 from maya.search.types import Trial
 
@@ -144,7 +146,10 @@ def _facts(experiment: Experiment) -> list[tuple[str, str]]:
         ("space", experiment.search.space.source),
         ("cluster", f"{experiment.cluster.name}, {experiment.cluster.device.name}"),
         ("algorithm", f"{file.search.algorithm}, seed {file.search.seed}"),
-        ("stop rule", f"best {file.stop.top} unchanged over {file.stop.patience} trials that fit"),
+        (
+            "stop rule",
+            f"best {file.stop.top} unchanged over {counted(file.stop.patience, 'trial')} that fit",
+        ),
         ("ended", experiment.search.ended or "cut short"),
         ("Maya", __version__),
     ]

@@ -15,6 +15,7 @@ from maya import __version__
 from maya.clusters.types import Cluster
 from maya.search.driver import Search
 from maya.search.expression import show
+from maya.search.files import replace_file
 from maya.search.pareto import pareto_front
 from maya.search.types import Trial
 
@@ -183,10 +184,3 @@ def _uniform(table: pd.DataFrame) -> pd.DataFrame:
         if name.startswith("knob.") and len({type(value) for value in table[name]}) > 1
     ]
     return table.assign(**{name: [show(value) for value in table[name]] for name in mixed})
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """All of it or what was there before."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)

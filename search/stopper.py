@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from maya.report.labels import counted
 from maya.search.objective import Objective
 from maya.search.schema import StopSpec
 from maya.search.types import Trial
@@ -31,7 +32,8 @@ class Stopper:
         self.unchanged = self.unchanged + 1 if best == self._best else 0
         self._best = best
         if len(best) == self._spec.top and self.unchanged >= self._spec.patience:
-            return f"the best {self._spec.top} are unchanged over {self.unchanged} trials that fit"
+            best_are = "the best is" if self._spec.top == 1 else f"the best {self._spec.top} are"
+            return f"{best_are} unchanged over {counted(self.unchanged, 'trial')} that fit"
         return None
 
     def _all_fail_alike(self, trial: Trial) -> str | None:
@@ -42,7 +44,7 @@ class Stopper:
         if len(set(self._failures)) > 1:
             self._failures = None
         elif len(self._failures) >= self._spec.same_failures:
-            return (
-                f"the first {len(self._failures)} trials all fail with: {self._failures[0] or 'no message'}"
-            )
+            count = len(self._failures)
+            they_fail = "the first trial fails" if count == 1 else f"the first {count} trials all fail"
+            return f"{they_fail} with: {self._failures[0] or 'no message'}"
         return None

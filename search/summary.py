@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from maya.estimate.likely import LikelyError
+from maya.report.labels import counted
 from maya.report.terminal import likely
 from maya.search.driver import Search
 from maya.search.expression import show
@@ -36,14 +37,14 @@ def render_summary(experiment: Experiment, console: Console, written: Sequence[P
 def tally(experiment: Experiment) -> str:
     """How many points were asked, what became of them and why the search ended."""
     search, counts = experiment.search, experiment.search.counts
-    reused = sum(trial.outcome is not None and trial.outcome.reused for trial in search.trials)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.verdicts.items()))
+    verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(counts.verdicts.items()))
     return (
-        f"{len(search.trials)} configurations judged ({verdicts}) of {search.space.size:,} combinations; "
-        f"{counts.asked} points proposed, {counts.duplicates} of them known already and "
-        f"{counts.inadmissible} inadmissible; {counts.replayed} taken from the journal; "
-        f"{launched(search)} trials launched, {reused} judged by a trace from the cache; {together(search)}"
-        f"ended: {search.ended or 'cut short'}; {experiment.wall_s:.0f} s, "
+        f"{counted(len(search.trials), 'configuration')} judged ({verdicts}) of "
+        f"{counted(search.space.size, 'combination')}; {counted(counts.asked, 'point')} proposed, "
+        f"{counts.duplicates:,} of them known already and {counts.inadmissible:,} inadmissible; "
+        f"{counts.replayed:,} taken from the journal; {counted(counts.launched, 'trial')} launched, "
+        f"{counts.reused:,} judged by a trace from the cache; {together(search)}"
+        f"ended: {search.ended or 'cut short'}; {experiment.wall_s:,.0f} s, "
         f"{experiment.concurrency} at a time"
     )
 
@@ -51,15 +52,11 @@ def tally(experiment: Experiment) -> str:
 def together(search: Search) -> str:
     """How many trials were judged once more, and why others were not; empty where that says nothing."""
     counts = search.counts
-    alone = ", ".join(f"{count} not: {reason}" for reason, count in sorted(counts.alone.items()))
+    alone = ", ".join(f"{count:,} not: {reason}" for reason, count in sorted(counts.alone.items()))
     if not counts.together and not alone:
         return ""
-    return f"{counts.together} that fit judged together in the end{f' ({alone})' if alone else ''}; "
-
-
-def launched(search: Search) -> int:
-    """Trials whose script ran, now or in an earlier part of this search."""
-    return sum(trial.outcome is not None and not trial.outcome.reused for trial in search.trials)
+    fit = "fits" if counts.together == 1 else "fit"
+    return f"{counts.together:,} that {fit} judged together in the end{f' ({alone})' if alone else ''}; "
 
 
 def _answer(experiment: Experiment, best: Trial, console: Console) -> None:

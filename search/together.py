@@ -28,6 +28,7 @@ class Together:
         """Revises the search; what the recordings tell of the script, None where that is nothing."""
         outcomes = {trial.number: trial.outcome for trial in self._search.ranking() if trial.outcome}
         if len(outcomes) < 2:
+            self._search.revise({})
             return None
         told = self._each("recording", outcomes)
         recorded = {number: each for number, each in told.items() if isinstance(each, Recording)}
@@ -39,7 +40,7 @@ class Together:
             note = f"the host's time is that of {script.recordings} recordings of the script, judged together"
             for number, now in self._each("judge", recorded, ray.put(script)).items():
                 said[number] = now if isinstance(now, str) else outcomes[number].revised(now, note)
-        self._search.revise(said)
+        self._search.revise(said, script.recordings if script else 0)
         return script
 
     def _each(self, method: str, numbers: Iterable[int], *given: Any) -> dict[int, Any]:

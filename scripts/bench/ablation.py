@@ -33,7 +33,6 @@ from maya.search.journal import Journal
 from maya.search.judging import ScriptJudges
 from maya.search.objective import Objective
 from maya.search.space import parse_space
-from maya.search.summary import launched
 from maya.search.types import Outcome
 from maya.trace import collate
 
@@ -124,7 +123,7 @@ def searched(gpus: int, dominance: str) -> Figure:
         while (assignment := search.next()) is not None:
             search.finish(assignment.trial, Outcome.of(judge(assignment)))
     best = f"{search.ranking()[0].objective:.4f} s, {len(search.trials)} judged"
-    return Figure(time.perf_counter() - started, weight.peak_bytes, launched(search), best)
+    return Figure(time.perf_counter() - started, weight.peak_bytes, search.counts.launched, best)
 
 
 def _argv(flags: Mapping[str, object]) -> tuple[str, ...]:

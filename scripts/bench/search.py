@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "search"))
 from synthetic import make_search, run_inline
 
 from maya.search.driver import Search
-from maya.search.summary import launched
 
 
 def searched(**overrides: object) -> Search:
@@ -29,11 +28,11 @@ def searched(**overrides: object) -> Search:
 def lines(algorithms: list[str], seeds: int) -> Iterator[str]:
     grid = searched(search__algorithm="grid", stop__patience=10**6)
     optimum = grid.ranking()[0].objective or 0.0
-    yield f"grid: {optimum:.4f} s, {len(grid.trials)} admissible, {launched(grid)} launched"
+    yield f"grid: {optimum:.4f} s, {len(grid.trials)} admissible, {grid.counts.launched} launched"
     for algorithm in algorithms:
         found = [searched(search__algorithm=algorithm, search__seed=seed) for seed in range(seeds)]
         ratios = [(search.ranking()[0].objective or 0.0) / optimum for search in found]
-        launches = [launched(search) for search in found]
+        launches = [search.counts.launched for search in found]
         asked = sum(search.counts.asked for search in found)
         yield (
             f"{algorithm}: {sum(ratio <= 1.02 for ratio in ratios)}/{seeds} within 2 %, worst "

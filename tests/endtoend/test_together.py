@@ -54,6 +54,21 @@ def test_trials_of_a_search_are_judged_together_from_the_cache(
     assert again.returncode == 0, again.stdout + again.stderr
     assert json.loads((out / "best.json").read_text())["iteration_time_s"] == best["iteration_time_s"]
 
+    files = ("trials.csv", "launch.sh", "best.html", "best.perfetto.json", "journal.jsonl", "together.json")
+    before = {name: (out / name).read_bytes() for name in files}
+    evicted = maya_search(
+        "--resume", "out", environment={**os.environ, "MAYA_CACHE": str(tmp_path / "empty")}
+    )
+    assert evicted.returncode == 0, evicted.stdout + evicted.stderr
+    said = " ".join(evicted.stdout.split())
+    assert (
+        "2 taken from the journal; 0 trials launched, 0 judged by a trace from the cache; 2 that fit" in said
+    )
+    assert {name: (out / name).read_bytes() for name in files} == before
+    now = json.loads((out / "best.json").read_text())
+    assert now["prediction"] == best["prediction"] and now["objective"] == best["objective"]
+    assert "best.html" in (out / "report.html").read_text()
+
 
 ROWS = """id,gpu,gpus,framework,model,layers,hidden,ffn,heads,seq,vocab,mbs,gbs,precision,iter_time_s
 small-1,A100,2,FSDP,GPT,2,256,1024,4,128,1024,1,2,bf16,0.01

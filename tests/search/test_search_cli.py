@@ -75,7 +75,7 @@ def test_a_world_that_is_no_whole_number_of_nodes_is_refused(
     refusal: Refusal, space: Path, script: Path
 ) -> None:
     line = refusal("--space", space, "--gpus", 12, script)
-    assert "gpus: 12 = 1 nodes of 8 + 4; 8 and 16 are whole" in line
+    assert "maya: --gpus: 12 = 1 node of 8 + 4; 8 and 16 are whole" in line
     space.write_text("cluster: dgx-h100\nknobs: {gpus: {values: [4, 20]}}\n")
     assert "knobs.gpus.values: 20 = 2 nodes of 8 + 4" in refusal("--space", space, script)
 

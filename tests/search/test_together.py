@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import synthetic
-from synthetic import analytic, make_search, run_inline
+from synthetic import analytic, make_search, outcome_of, run_inline
 
+from maya.clusters import load
+from maya.errors import MayaError
 from maya.estimate.host import BEFORE
 from maya.estimate.recordings import Recording, ScriptTimes
-from maya.search import tuning
+from maya.search import revisions, tuning
 from maya.search.driver import Search
 from maya.search.journal import NAME
+from maya.search.results import Experiment, write_results
+from maya.search.timeline import earlier_timeline
 from maya.search.types import Assignment, Judge, Outcome
 from maya.simulate.types import Prediction
 
@@ -108,6 +114,72 @@ def test_trials_that_could_not_be_judged_again_stay_and_are_counted_by_the_reaso
     search.revise({trial.number: "no trace" for trial in search.ranking()})
     assert search.trials == before
     assert search.counts.alone == {"no trace": len(search.ranking())}
+
+
+def taken_up(directory: Path, **overrides: object) -> Search:
+    """The search in `directory`, which this process still has open, in a copy."""
+    copy = Path(tempfile.mkdtemp(dir=directory.parent))
+    shutil.copytree(directory, copy, dirs_exist_ok=True)
+    return make_search(copy, resume=True, **overrides)
+
+
+def test_what_was_judged_together_stands_where_fewer_traces_are_left(tmp_path: Path) -> None:
+    search = run_inline(make_search(tmp_path / "it", search__max_trials=30), disturbed)
+    search.revise(judged_again(search), recordings=9)
+    for now, recordings in (({}, 0), ({trial.number: "no trace" for trial in search.ranking()}, 0)):
+        again = run_inline(taken_up(tmp_path / "it", search__max_trials=30))
+        again.revise(now, recordings)
+        assert again.ranking() == search.ranking() and not again.counts.alone
+    fewer = {trial.number: trial.outcome for trial in again.ranking() if trial.outcome}
+    again = run_inline(taken_up(tmp_path / "it", search__max_trials=30))
+    again.revise({number: replace(outcome, verdict="INCOMPLETE") for number, outcome in fewer.items()}, 8)
+    assert again.ranking() == search.ranking()
+    again.revise({number: replace(outcome, verdict="INCOMPLETE") for number, outcome in fewer.items()}, 9)
+    assert {trial.verdict for trial in again.ranking()} == {"INCOMPLETE"}  # as many tell as much
+
+
+def test_a_search_that_goes_on_keeps_what_was_judged_together_and_what_steers_it(tmp_path: Path) -> None:
+    whole = run_inline(make_search(tmp_path / "whole", search__max_trials=60), disturbed)
+    part = run_inline(make_search(tmp_path / "part", search__max_trials=30), disturbed)
+    part.revise(judged_again(part), recordings=9)
+    more = taken_up(tmp_path / "part", search__max_trials=60)
+    launched = 0
+    while (assignment := more.next()) is not None:
+        launched += 1
+        more.finish(assignment.trial, outcome_of(assignment, disturbed))
+    assert more.trials == whole.trials
+    assert (more.counts.launched, more.counts.reused) == (launched, 0)
+    assert launched + more.counts.replayed + more.counts.verdicts["PRUNED"] == len(more.trials)
+    more.revise({})
+    assert {trial.number: trial for trial in part.ranking()}.items() <= {
+        trial.number: trial for trial in more.ranking()
+    }.items()
+
+
+def test_a_finished_search_is_replayed_before_anything_is_started(tmp_path: Path) -> None:
+    search = run_inline(make_search(tmp_path / "it", search__max_trials=30), disturbed)
+    again = taken_up(tmp_path / "it", search__max_trials=30)
+    assert again.replay() is None and again.trials == search.trials and again.ended == search.ended
+    assert again.counts.launched == 0
+
+
+def test_a_damaged_record_of_the_end_is_one_line(tmp_path: Path) -> None:
+    run_inline(make_search(tmp_path / "it", search__max_trials=5))
+    (tmp_path / "it" / revisions.NAME).write_text("[{}]")
+    with pytest.raises(MayaError, match="is damaged"):
+        taken_up(tmp_path / "it")
+
+
+def test_the_best_s_page_stays_as_long_as_it_shows_the_best(tmp_path: Path, new_search: NewSearch) -> None:
+    search = run_inline(new_search(search__max_trials=30), disturbed)
+    experiment = Experiment(search, load("dgx-h100"), "train.py", False, wall_s=1.0, concurrency=1)
+    write_results(experiment, tmp_path)
+    pages = [tmp_path / "best.html", tmp_path / "best.perfetto.json"]
+    for page in pages:
+        page.write_text("shows it")
+    best, second, *_ = search.ranking()
+    assert earlier_timeline(best, tmp_path) == pages
+    assert earlier_timeline(second, tmp_path) == [] and not any(page.exists() for page in pages)
 
 
 def test_ray_s_workers_judge_again_what_is_recorded(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from maya.errors import MayaError
+from maya.report.labels import duration, number
 from maya.search.expression import show
 
 _ROWS = 10
@@ -57,8 +58,8 @@ class _Finished:
         return facts | {
             "cluster": f"{self.best['cluster']}, {self.best['gpus']} GPUs",
             "algorithm": f"{search['algorithm']}, seed {search['seed']}",
-            "best": f"{objective['value']:.5g} {objective['unit']} ({objective['metric'].replace('_', ' ')})",
-            "iteration": f"{self.best['iteration_time_s']:.5g} s",
+            "best": f"{number(objective['value'])} {objective['unit']} ({objective['metric'].replace('_', ' ')})",
+            "iteration": duration(self.best["iteration_time_s"], 4),
             "memory": f"{memory / 2**30:.1f} GiB" if memory else "",
             **{name: show(value) for name, value in self.best["configuration"].items()},
             "searched for": f"{search['wall_s']:.0f} s",
@@ -92,9 +93,9 @@ def _common(both: tuple[_Finished, _Finished]) -> pd.DataFrame:
 
 def _differences(common: pd.DataFrame, both: tuple[_Finished, _Finished]) -> Table:
     knobs = [name for name in common.columns if name.startswith("knob.")]
-    table = Table(f"s, {both[0].name}", f"s, {both[1].name}", "ratio", title="Largest differences")
+    table = Table(both[0].name, both[1].name, "ratio", title="Largest differences")
     table.add_column("configuration", overflow="fold")
     for row in common.head(_ROWS).to_dict("records"):
         text = " ".join(f"{name.removeprefix('knob.')}={row[name]}" for name in knobs)
-        table.add_row(f"{row['time_a']:.5g}", f"{row['time_b']:.5g}", f"{row['ratio']:.3f}", text)
+        table.add_row(duration(row["time_a"], 4), duration(row["time_b"], 4), f"{row['ratio']:.3f}", text)
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from maya.report.labels import duration, number
 from maya.search.algorithms.base import UNFIT
 from maya.search.expression import ExpressionError, show
 from maya.search.space import Point, Space
@@ -35,6 +36,22 @@ class Objective:
             "model_flops_utilization": "of peak",
             "hardware_flops_utilization": "of peak",
         }[self.metric]
+
+    @property
+    def heading(self) -> str:
+        """Above a column of `figure`s."""
+        name = self.metric.replace("_", " ")
+        return name if self.metric == "iteration_time" else f"{name} ({self.unit})"
+
+    def figure(self, value: float) -> str:
+        """For people to read, under the heading."""
+        if self.metric == "iteration_time":
+            return duration(value, 4)
+        return f"{100 * value:.1f} %" if self.unit == "of peak" else number(value)
+
+    def shown(self, value: float) -> str:
+        """For people to read, by itself."""
+        return self.figure(value) + ("" if self.metric == "iteration_time" else f" {self.unit}")
 
     def value(self, point: Point, iteration_time_s: float | None, outcome: Outcome | None) -> float | None:
         """The objective, in `unit`; None when it has no value."""

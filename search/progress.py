@@ -52,7 +52,7 @@ class SearchProgress:
         self._live.update(self._task, completed=search.unchanged, description=self._summary(search))
 
     def _line(self, search: Search, trial: Trial, improved: bool) -> None:
-        value = f"{trial.objective:.6g} {search.objective.unit}" if trial.objective is not None else ""
+        value = search.objective.shown(trial.objective) if trial.objective is not None else ""
         style = _STYLE[trial.verdict or "FAILED"]
         knobs = " ".join(f"{name}={show(value)}" for name, value in trial.configuration.items())
         mark = "  best so far" if improved else ""
@@ -66,7 +66,7 @@ class SearchProgress:
         counts = search.counts.verdicts
         tally = "  ".join(f"[{_STYLE[name]}]{name} {counts[name]}[/]" for name in _STYLE if counts[name])
         best = search.objective.better_first(self._best) if self._best is not None else None
-        found = f"best {best:.6g} {search.objective.unit}" if best is not None else "nothing fits yet"
+        found = f"best {search.objective.shown(best)}" if best is not None else "nothing fits yet"
         return f"{tally}  |  {found}"
 
     def __enter__(self) -> Self:

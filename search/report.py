@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from maya import __version__
 from maya.estimate.likely import LikelyError
-from maya.report.labels import counted
+from maya.report.labels import counted, duration, number, time_unit
 from maya.report.terminal import BREAKDOWN, likely, sureness
 from maya.search.expression import show
 from maya.search.files import replace_file
@@ -43,17 +44,20 @@ def report_data(experiment: Experiment) -> dict[str, Any]:
         "title": Path(experiment.script).name,
         "cluster": experiment.cluster.name,
         "device": experiment.cluster.device.name,
-        "objective": {"metric": objective.metric, "mode": objective.mode, "unit": objective.unit},
+        "objective": {
+            "metric": objective.metric,
+            "mode": objective.mode,
+            "unit": objective.unit,
+            "heading": objective.heading,
+        },
+        "axes": _axes(experiment, ranking),
         "knobs": [knob.name for knob in search.space.knobs],
         "best": _best(experiment, ranking[0]) if ranking else None,
         "parts": {part: name for part, (_, name) in BREAKDOWN.items()},
         "ranking": [_ranked(experiment, trial) for trial in ranking],
         "out_of_memory": [_out_of_memory(trial) for trial in search.trials if trial.verdict == "OOM"],
-        "pruned": [_pruned(trial) for trial in search.trials if trial.pruning],
-        "pareto": [
-            {**_ranked(experiment, trial), "time_s": time, "cost_usd": cost}
-            for trial, time, cost in pareto_front(search)
-        ],
+        "pruned": [_pruned(experiment, trial) for trial in search.trials if trial.pruning],
+        "pareto": [_ranked(experiment, trial) for trial, _, _ in pareto_front(search)],
         "work": search.space.file.objective.work or "iteration",
         "timeline": experiment.timeline,
         "failed": [_failed(trial) for trial in search.trials if trial.verdict == "FAILED"],
@@ -64,6 +68,16 @@ def report_data(experiment: Experiment) -> dict[str, Any]:
         "notes": list(search.dominance.notes),
         "facts": _facts(experiment),
     }
+
+
+def _axes(experiment: Experiment, ranking: Sequence[Trial]) -> dict[str, Any]:
+    """What a plot's figures are divided by, and the unit that they are in then."""
+    objective = experiment.search.objective
+    iterations = [trial.iteration_time_s or 0.0 for trial in ranking]
+    work = [objective.time(trial.point, trial.iteration_time_s) or 0.0 for trial in ranking]
+    iteration = time_unit(max(iterations, default=1.0))
+    own = iteration if objective.metric == "iteration_time" else (1.0, objective.unit)
+    return {"iteration": iteration, "work": time_unit(max(work, default=1.0)), "objective": own}
 
 
 def _best(experiment: Experiment, best: Trial) -> dict[str, Any]:
@@ -82,19 +96,33 @@ def _best(experiment: Experiment, best: Trial) -> dict[str, Any]:
 
 
 def _ranked(experiment: Experiment, trial: Trial) -> dict[str, Any]:
+    """Numbers to plot and sort by, and what is shown of them."""
+    objective = experiment.search.objective
     prediction = trial.outcome.prediction if trial.outcome else {}
+    time, cost = (of(trial.point, trial.iteration_time_s) for of in (objective.time, objective.cost))
     return {
         **_identity(trial),
         "verdict": trial.verdict,
-        "objective": trial.objective,
+        **_valued(experiment, trial),
         "iteration_time_s": trial.iteration_time_s,
-        "cost_usd": experiment.search.objective.cost(trial.point, trial.iteration_time_s),
-        "time_s": experiment.search.objective.time(trial.point, trial.iteration_time_s),
+        "iteration_time": duration(trial.iteration_time_s or 0.0, 4),
+        "time_s": time,
+        "time": duration(time or 0.0, 4),
+        "cost_usd": cost,
+        "cost": "" if cost is None else number(cost),
         "memory_bytes": prediction.get("peak_memory_bytes", {}).get("max"),
         "mfu": prediction.get("model_flops_utilization"),
         "hfu": prediction.get("hardware_flops_utilization"),
         "gpus": experiment.search.space.world(trial.point),
     }
+
+
+def _valued(experiment: Experiment, trial: Trial) -> dict[str, Any]:
+    objective, value = experiment.search.objective, trial.objective
+    said = {"figure": "", "shown": ""} if value is None else {
+        "figure": objective.figure(value), "shown": objective.shown(value)
+    }  # fmt: skip
+    return {"objective": value, **said}
 
 
 def _identity(trial: Trial) -> dict[str, Any]:
@@ -106,14 +134,14 @@ def _out_of_memory(trial: Trial) -> dict[str, Any]:
     return {**_identity(trial), "shortfall_bytes": prediction.get("shortfall_bytes")}
 
 
-def _pruned(trial: Trial) -> dict[str, Any]:
+def _pruned(experiment: Experiment, trial: Trial) -> dict[str, Any]:
     assert trial.pruning is not None
     return {
         **_identity(trial),
         "by": trial.pruning.by,
         "rules": list(trial.pruning.rules),
         "implies": trial.pruning.implies,
-        "objective": trial.objective,
+        **_valued(experiment, trial),
     }
 
 
@@ -125,16 +153,18 @@ def _failed(trial: Trial) -> dict[str, Any]:
 def _convergence(experiment: Experiment) -> list[dict[str, Any]]:
     """Each trial that ran, in order, with the best objective so far."""
     objective = experiment.search.objective
-    best: float | None = None
+    best: Trial | None = None
     curve = []
     for trial in experiment.search.trials:
         if trial.outcome is None:
             continue
         if trial.objective is not None and (
-            best is None or objective.better_first(trial.objective) < objective.better_first(best)
+            best is None
+            or objective.better_first(trial.objective) < objective.better_first(best.objective or 0.0)
         ):
-            best = trial.objective
-        curve.append({"trial": trial.number, "objective": trial.objective, "best": best})
+            best = trial
+        so_far = _valued(experiment, best) if best else {"objective": None, "shown": ""}
+        curve.append({"trial": trial.number, **_valued(experiment, trial), "best": so_far})
     return curve
 
 

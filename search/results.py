@@ -13,6 +13,7 @@ import pandas as pd
 
 from maya import __version__
 from maya.clusters.types import Cluster
+from maya.report.labels import duration
 from maya.search.driver import Search
 from maya.search.expression import show
 from maya.search.files import replace_file
@@ -140,12 +141,14 @@ def torchrun(experiment: Experiment, trial: Trial) -> list[str]:
 def launch_script(experiment: Experiment, best: Trial) -> str:
     objective = experiment.search.objective
     words = torchrun(experiment, best)
+    other = objective.metric != "iteration_time"
+    said = f"{objective.metric.replace('_', ' ')} {objective.shown(best.objective or 0.0)}; " if other else ""
     lines = [
         "#!/bin/sh",
         f"# {experiment.cluster.name}, {experiment.search.space.world(best.point)} GPUs: "
         f"{' '.join(f'{name}={show(value)}' for name, value in best.configuration.items())}",
-        f"# Maya {__version__} predicts {best.iteration_time_s:.6g} s an iteration"
-        f" ({objective.metric} {best.objective:.6g} {objective.unit}; verdict {best.verdict}).",
+        f"# Maya {__version__} predicts {duration(best.iteration_time_s or 0.0, 4)} an iteration"
+        f" ({said}verdict {best.verdict}).",
     ]
     if any("$NODE_RANK" in word for word in words):
         lines += [

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from maya.estimate.likely import LikelyError
-from maya.report.labels import counted
+from maya.report.labels import counted, duration
 from maya.report.terminal import likely
 from maya.search.driver import Search
 from maya.search.expression import show
@@ -63,9 +63,9 @@ def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
     objective = experiment.search.objective
     knobs = "  ".join(f"{name}={show(value)}" for name, value in best.configuration.items())
     console.print(f"\n[bold]Best of {len(experiment.search.trials)}:[/] {escape(knobs)}", highlight=False)
-    line = f"  {best.iteration_time_s:.6g} s an iteration on {experiment.cluster.name}"
+    line = f"  {duration(best.iteration_time_s or 0.0, 4)} an iteration on {experiment.cluster.name}"
     if objective.metric != "iteration_time":
-        line += f"; {objective.metric} {best.objective:.6g} {objective.unit}"
+        line += f"; {objective.metric.replace('_', ' ')} {objective.shown(best.objective or 0.0)}"
     console.print(f"{line}  ({best.verdict})", highlight=False)
     prediction = best.outcome.prediction if best.outcome else {}
     if error := prediction.get("likely_error"):
@@ -76,7 +76,7 @@ def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
 
 def _table(search: Search, ranking: Sequence[Trial]) -> Table:
     objective = search.objective
-    table = Table("#", "trial", f"{objective.metric} ({objective.unit})", "memory", "MFU", "HFU", "verdict")
+    table = Table("#", "trial", objective.heading, "memory", "MFU", "HFU", "verdict")
     table.add_column("configuration", overflow="fold")
     for place, trial in enumerate(ranking, 1):
         prediction = trial.outcome.prediction if trial.outcome else {}
@@ -84,7 +84,7 @@ def _table(search: Search, ranking: Sequence[Trial]) -> Table:
         table.add_row(
             str(place),
             str(trial.number),
-            f"{trial.objective:.6g}",
+            objective.figure(trial.objective or 0.0),
             f"{memory / 2**30:.1f} GiB" if memory else "",
             *(_share(prediction.get(f"{which}_flops_utilization")) for which in ("model", "hardware")),
             trial.verdict,

@@ -90,14 +90,30 @@ def details(operation: Operation) -> dict[str, Any]:
     return found
 
 
-def duration(seconds: float) -> str:
-    """Three significant digits with the fitting unit: `12.3 ms`."""
+def duration(seconds: float, digits: int = 3) -> str:
+    """So many significant digits with the fitting unit: `12.3 ms`."""
     if abs(seconds) >= 999.5:
         return f"{seconds:,.0f} s"
-    for scale, unit in _SCALES:
-        if abs(seconds) >= 0.9995 * scale:
-            return f"{seconds / scale:#.3g}".rstrip(".") + f" {unit}"
-    return "0 s"
+    scale, unit = time_unit(seconds, digits)
+    if abs(seconds) < _rounding_to(scale, digits):
+        return "0 s"
+    return f"{seconds / scale:#.{digits}g}".rstrip(".") + f" {unit}"
+
+
+def time_unit(seconds: float, digits: int = 3) -> tuple[float, str]:
+    """The unit that fits: its seconds and its name."""
+    fitting = (each for each in _SCALES if abs(seconds) >= _rounding_to(each[0], digits))
+    return next(fitting, _SCALES[-1])
+
+
+def _rounding_to(unit: float, digits: int) -> float:
+    """The least that is shown as one of the unit."""
+    return (1 - 0.5 * 10.0**-digits) * unit
+
+
+def number(value: float, digits: int = 4) -> str:
+    """So many significant digits, and more before the point where there are: `949,812`, `0.1234`."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.{digits}g}"
 
 
 def size(count: float) -> str:

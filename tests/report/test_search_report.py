@@ -14,7 +14,9 @@ import pytest
 
 from maya.clusters import load
 from maya.estimate.likely import LikelyError
-from maya.search.report import write_report
+from maya.report.labels import duration, time_unit
+from maya.search.objective import Objective
+from maya.search.report import report_data, write_report
 from maya.search.results import Experiment, write_results
 from maya.simulate.types import Breakdown, Prediction
 
@@ -132,6 +134,33 @@ def test_how_sure_it_is_stands_there_in_the_words_of_a_prediction(report: Path) 
     text = report.read_text()
     assert "100.0 % learned from measurements of this device. Likely error: within 4 % for half" in text
     assert "compute with communication 25.0 %" in text
+
+
+def test_figures_are_shown_in_units_that_people_read(experiment: Experiment) -> None:
+    data = report_data(experiment)
+    best, last = data["ranking"][0], data["ranking"][-1]
+    assert best["figure"] == best["shown"] == duration(best["objective"], 4)
+    assert data["axes"]["objective"] == time_unit(last["objective"])
+    assert data["objective"]["heading"] == "iteration time"
+
+
+@pytest.mark.parametrize(
+    ("metric", "work", "value", "heading", "figure", "shown"),
+    [
+        ("iteration_time", "1", 0.00034449, "iteration time", "344.5 µs", "344.5 µs"),
+        ("throughput", "tokens", 949_812.3, "throughput (tokens / s)", "949,812", "949,812 tokens / s"),
+        ("cost", "tokens", 0.012345, "cost (USD / (tokens))", "0.01235", "0.01235 USD / (tokens)"),
+        ("model_flops_utilization", "1", 0.4131, "model flops utilization (of peak)", "41.3 %", "41.3 % of peak"),
+    ],
+)  # fmt: skip
+def test_an_objective_is_shown_with_its_unit(
+    metric: str, work: str, value: float, heading: str, figure: str, shown: str
+) -> None:
+    made = synthetic()
+    text = made.SPACE.replace("let: {", "let: {tokens: '1', ")
+    space = made.make_space(text, objective__metric=metric, objective__work=work)
+    objective = Objective(space, price_per_gpu_hour=2.0)
+    assert (objective.heading, objective.figure(value), objective.shown(value)) == (heading, figure, shown)
 
 
 def test_what_a_script_printed_cannot_become_part_of_the_page(report: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from maya.report import render_terminal
-from maya.report.labels import duration, kernel_label, ranges, size
+from maya.report.labels import duration, kernel_label, number, ranges, size
 from maya.simulate.types import Prediction
 
 
@@ -75,6 +75,10 @@ def test_bar_fills_its_width_on_a_terminal(sample):
 
 def test_units_are_chosen_by_magnitude():
     assert [duration(s) for s in (1.2345, 0.0123, 4.5e-6, 0)] == ["1.23 s", "12.3 ms", "4.50 µs", "0 s"]
+    assert [duration(s, 4) for s in (1.2345, 0.99996, 0.0123, 1234.5)] == [
+        "1.234 s", "1.000 s", "12.30 ms", "1,234 s",
+    ]  # fmt: skip
+    assert [number(n) for n in (949_812.3, 999.4, 0.25, 1 / 3)] == ["949,812", "999.4", "0.25", "0.3333"]
     assert [size(b) for b in (512, 1 << 20, 80 << 30)] == ["512 B", "1.0 MiB", "80.0 GiB"]
 
 

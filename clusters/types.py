@@ -70,19 +70,15 @@ WITHIN_NODES = ("nvlink", "nvswitch", "pcie")
 BETWEEN_NODES = ("infiniband", "roce", "ethernet", "efa", "omni-path")
 
 
-def _within_nodes(link: Link) -> Link:
-    return _of_kinds(link, WITHIN_NODES)
-
-
-def _between_nodes(link: Link) -> Link:
-    return _of_kinds(link, BETWEEN_NODES)
-
-
 def _of_kinds(link: Link, known: tuple[str, ...]) -> Link:
     """What large collectives reach of a link's bandwidth is known by its kind."""
     if link.kind not in known:
         raise ValueError(f"kind {link.kind} is none of {', '.join(known)}")
     return link
+
+
+WithinNode = Annotated[Link, AfterValidator(lambda link: _of_kinds(link, WITHIN_NODES))]
+BetweenNodes = Annotated[Link, AfterValidator(lambda link: _of_kinds(link, BETWEEN_NODES))]
 
 
 def _ascending(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -99,16 +95,12 @@ CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_a
 
 class Node(_Frozen):
     gpus: int = Field(gt=0)
-    link: Annotated[
-        Link, AfterValidator(_within_nodes)
-    ]  # between the devices of a node: all that one device has of it
-    pair_link: Annotated[Link, AfterValidator(_within_nodes)] | None = (
-        None  # within the pairs 0-1, 2-3, ...: an NVLink bridge beside `link`
-    )
+    link: WithinNode  # between the devices of a node: all that one device has of it
+    pair_link: WithinNode | None = None  # within the pairs 0-1, 2-3, ...: an NVLink bridge beside `link`
     # A mesh: (device, device, how many of a device's equal shares of `link` join the two). Empty: all to all.
     mesh: tuple[tuple[int, int, int], ...] = ()
     nics: int = Field(gt=0)
-    nic: Annotated[Link, AfterValidator(_between_nodes)]  # each NIC's
+    nic: BetweenNodes  # each NIC's
     # What was timed within such a node (nccl-tests): collective -> ranks -> timings, which come before the device's own
     # tables from their smallest size on.
     collectives: dict[CollectiveName, dict[int, Timings]] = {}

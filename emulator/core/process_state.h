@@ -15,13 +15,37 @@
 
 namespace maya {
 
+// Streams by the order of their first use in a segment. Which of its pool's a script gets may change from iteration to
+// iteration (c10::cuda::getStreamFromPool goes around; a future's callback takes one), and nothing else with it.
+class StreamOrder {
+ public:
+  std::uint32_t place(std::uint32_t stream) {
+    if (stream == 0) return 0;  // the legacy default stream waits for others
+    if (stream >= seen_.size()) seen_.resize(stream + 1);
+    Seen& seen = seen_[stream];
+    if (seen.segment != segment_) seen = {segment_, ++used_};
+    return seen.place;
+  }
+  void next_segment() { ++segment_, used_ = 0; }
+
+ private:
+  struct Seen {
+    std::uint64_t segment = 0;
+    std::uint32_t place = 0;
+  };
+  std::vector<Seen> seen_;  // by stream
+  std::uint64_t segment_ = 1;
+  std::uint32_t used_ = 0;
+};
+
 struct Process {
   RankConfig config;  // written by begin_rank, before any other thread records
   std::atomic<bool> recording{false};
 
-  std::mutex order;  // guards: trace, segment_hash, steps; it is the order of the records
+  std::mutex order;  // guards: trace, segment_hash, streams, steps; it is the order of the records
   TraceFile trace;
   std::uint64_t segment_hash = 0;
+  StreamOrder streams;
   std::uint64_t steps = 0;
   std::atomic<std::uint64_t> device_operations{0};
   std::atomic<std::uint32_t> threads{0};

@@ -180,7 +180,7 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
   {
     std::lock_guard lock(self.order);
     if (hashed(kind)) {
-      const std::uint64_t place = (static_cast<std::uint64_t>(stream) << 8) | static_cast<std::uint8_t>(kind);
+      const std::uint64_t place = (static_cast<std::uint64_t>(self.streams.place(stream)) << 8) | static_cast<std::uint8_t>(kind);
       self.segment_hash = combine(combine(self.segment_hash, place ^ fields.role),
                                   operation_hash(op) ^ (context_hash(context) << 1));
     }
@@ -197,6 +197,7 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     if (kind == RecordKind::kStep) {
       self.trace.header().steps = steps;
       self.segment_hash = 0;
+      self.streams.next_segment();
     }
   }
   if (kind == RecordKind::kStep) publish_step(steps, segment);

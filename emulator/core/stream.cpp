@@ -247,13 +247,6 @@ int synchronize_device(int) {
 int elapsed_time(float* milliseconds, Event* start, Event* end) {
   constexpr unsigned kDisableTiming = 2;
   if (!start->recorded || !end->recorded || ((start->flags | end->flags) & kDisableTiming)) return kInvalidHandle;
-  if (recording()) {
-    static std::once_flag said;
-    std::call_once(said, [] {
-      annotate("{\"note\": \"cudaEventElapsedTime answers 1 ms for each device operation between two events: "
-               "the script's own timings are not predictions\"}");
-    });
-  }
   const auto count = static_cast<std::int64_t>(end->operations - start->operations);
   *milliseconds = count == 0 ? 0.0005F : static_cast<float>(count);  // 0.5 us is the documented resolution
   return kSuccess;

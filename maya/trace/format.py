@@ -123,18 +123,18 @@ def read_communicators(ops_path: Path) -> dict[int, LocalCommunicator]:
     return table.communicators
 
 
-def signatures(raw: RawRank) -> NDArray[np.uint64]:
+def signatures(raw: RawRank, streams: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
     """[records] What each record is, times and addresses left out: equal calls have equal signatures.
 
-    A function of kind, flags, stream, operation, context, size of copies, and for collectives the
-    communicator and the peer. Unlike `hash` it does not depend on what came before.
+    A function of kind, flags, the stream as `streams` [records] number it, operation, context, size of copies, and for
+    collectives the communicator and the peer. Unlike `hash` it does not depend on what came before.
     """
     records = raw.records
     copies = np.isin(records["kind"], (RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE))
     collective = records["kind"] == RecordKind.COLLECTIVE
     columns = (
         records["kind"].astype(np.uint64) | (records["flags"].astype(np.uint64) << np.uint64(8)),
-        records["stream"].astype(np.uint64),
+        streams.astype(np.uint64),
         records["op"].astype(np.uint64),
         records["context"].astype(np.uint64),
         np.where(copies, records["size"], 0).astype(np.uint64),

@@ -95,7 +95,7 @@ def _second_step(raw: RawRank, run: Run) -> int:
 def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
     """A script without optimizer steps: what its calls repeat at the end."""
     raw = calls.raw
-    period = find_period(signatures(raw))
+    period = find_period(signatures(raw, raw.records["stream"]))
     if period is None:
         notes.append(f"rank {raw.rank}: no optimizer step and no repetition; its whole run is one iteration")
         return Cut(raw.records, calls.alike, resolve_waits(raw.records["kind"], raw.records["arg"]), 1)
@@ -109,8 +109,8 @@ def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
 def _median(calls: Calls, bounds: list[int], notes: list[str]) -> Cut:
     """The last of the iterations between `bounds`, with the median host time of those equal to it."""
     raw = calls.raw
-    signature = signatures(raw)
     last = slice(bounds[-2], bounds[-1])
+    signature = signatures(raw, _in_order_of_use(raw.records["stream"], bounds))
     alike = [slice(a, b) for a, b in pairwise(bounds) if np.array_equal(signature[a:b], signature[last])]
     if len(alike) < len(bounds) - 1:
         notes.append(
@@ -120,6 +120,19 @@ def _median(calls: Calls, bounds: list[int], notes: list[str]) -> Cut:
     host = np.stack([raw.records["host_ns"][part] for part in alike])
     records["host_ns"] = np.median(host, axis=0).astype(np.uint64)
     return Cut(records, calls.alike[last], _waits(raw.records, signature, last), len(alike))
+
+
+def _in_order_of_use(streams: NDArray[np.uint32], bounds: list[int]) -> NDArray[np.uint32]:
+    """[records] Streams numbered in each of the iterations between `bounds`, and in the one before, by their first use:
+    which of its pool's a script gets may go around. The legacy default stream, which waits for others, is always 0."""
+    ordered = streams.copy()
+    before = max(0, 2 * bounds[0] - bounds[1])
+    for start, end in pairwise([before, *bounds]):
+        used, first, which = np.unique(streams[start:end], return_index=True, return_inverse=True)
+        place = np.empty(len(used), np.uint32)
+        place[np.argsort(np.where(used == 0, -1, first))] = np.arange(len(used)) + (0 not in used)
+        ordered[start:end] = place[which]
+    return ordered
 
 
 def _waits(records: NDArray[np.void], signature: NDArray[np.uint64], last: slice) -> NDArray[np.int32]:

@@ -42,6 +42,16 @@ def test_endless_data_parallel_training_ends_by_itself_as_one_class(launch: Laun
     assert 2 <= run.steady[1] - run.steady[0] < WARM_STEPS
 
 
+def test_a_hook_whose_callbacks_go_around_a_pool_of_streams_repeats(launch: Launch) -> None:
+    text = TRAINING.replace(
+        "optimizer =", "model.register_comm_hook(None, default_hooks.fp16_compress_hook)\noptimizer ="
+    )
+    run = launch(f"from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n{text}", 2)
+    assert run.status == "traced", run.traceback
+    assert run.steady[1] <= WARM_STEPS and run.notes == ()
+    assert collate(run).notes == ()  # nothing of the times that DDP takes for itself, either
+
+
 def test_the_machine_is_measured_beside_the_ranks(launch: Launch) -> None:
     run = launch(TRAINING)
     assert run.pace_ns is not None

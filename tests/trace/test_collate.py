@@ -67,6 +67,31 @@ def test_host_time_is_the_median_of_equal_iterations(rank_writer: Any, tmp_path:
     assert job.iterations_recorded == 3
 
 
+@pytest.mark.parametrize("last", [1, 2])  # iterations that are cut
+def test_iterations_that_go_around_a_pool_of_streams_are_equal(
+    rank_writer: Any, tmp_path: Path, last: int
+) -> None:
+    rank = rank_writer()
+    for iteration in range(4):
+        for stream in (0, 7 + iteration % 3, 8 - iteration % 3, 7 + iteration % 3):
+            rank.kernel("a", stream=stream)
+        rank.step()
+    rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0,), (4 - last, 4)))
+    assert job.iterations_recorded == last and job.notes == ()
+
+
+def test_iterations_on_other_streams_are_not_equal(rank_writer: Any, tmp_path: Path) -> None:
+    rank = rank_writer()
+    for streams in ((7, 8), (7, 7), (0, 7), (7, 8)):
+        for stream in streams:
+            rank.kernel("a", stream=stream)
+        rank.step()
+    rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0,), (1, 4)))
+    assert job.notes == ("rank 0: 1 of 3 steady iterations equal the last one",)
+
+
 def test_what_a_compiler_times_before_the_first_step_tells_nothing_of_host_time(
     rank_writer: Any, tmp_path: Path
 ) -> None:

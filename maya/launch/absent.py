@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import importlib
+import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import parse_qs, urlparse
 
 import torch.distributed
 from torch._C._distributed_c10d import ProcessGroup, Store, TCPStore
@@ -232,19 +234,30 @@ def _split_into_new_groups(
     return own[0] if own else None
 
 
-def name_communicators(rank: int) -> None:
-    """From here on a communicator is known by its members, though some may have ended when it is made."""
+def name_communicators(rank: int, world: int, port: int) -> None:
+    """From here on a communicator is known by its members, though some may have ended when it is made. The world meets
+    at Maya's store, whatever address the script names: several jobs of it may run on this machine."""
     groups = Groups(rank)
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
 
-    def naming(original: Callable[..., Any]) -> Callable[..., Any]:
-        def handler(*args: Any, **options: Any) -> Iterator[tuple[Store, int, int]]:
-            for inner, own_rank, world in original(*args, **options):
-                yield _keep(NamingStore(inner, groups, world)), own_rank, world
+    def meeting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def handler(
+            url: str, timeout: datetime.timedelta, **options: Any
+        ) -> Iterator[tuple[Store, int, int]]:
+            asked = parse_qs(urlparse(url).query)
+            size = int(asked.get("world_size", [os.environ.get("WORLD_SIZE", world)])[0])
+            if size != world:
+                raise RuntimeError(
+                    f"the script makes a world of {size:,} ranks where Maya has started {world:,}: "
+                    f"ask for --gpus {size}"
+                )
+            own_rank = int(asked.get("rank", [os.environ.get("RANK", rank)])[0])
+            inner = TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
+            yield _keep(NamingStore(inner, groups, world)), own_rank, world
 
         return handler
 
-    handlers.update({scheme: naming(handlers[scheme]) for scheme in ("env", "tcp")})
+    handlers.update({scheme: meeting(handlers[scheme]) for scheme in ("env", "tcp")})
     _watch_new_groups(groups, apart=False)
 
 

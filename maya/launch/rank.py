@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from maya.launch import operators, optimizers
+from maya.launch import operators, optimizers, spawned
 from maya.launch.readings import READINGS, SUFFIX
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -52,8 +52,9 @@ def _know_the_others(request: dict[str, Any]) -> None:
 
     if absent := request.get("absent"):
         answer_for_absent_ranks(**absent)
-    elif request["environment"]["WORLD_SIZE"] != "1":
-        name_communicators(int(request["environment"]["RANK"]))
+    else:
+        own = request["environment"]
+        name_communicators(int(own["RANK"]), int(own["WORLD_SIZE"]), int(own["MASTER_PORT"]))
 
 
 def _serve_store(port_file: Path, world: int) -> int:
@@ -87,6 +88,7 @@ def _run_script(request: dict[str, Any]) -> dict[str, Any]:
     sys.argv = [name, *request["argv"]]
     operators.observe()
     optimizers.tell_apart()
+    spawned.run_in_place()
     try:
         if module:
             import runpy

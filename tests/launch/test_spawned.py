@@ -1,0 +1,93 @@
+"""Scripts that spawn their ranks themselves, and name a port for them to meet at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from maya.launch import Run
+from maya.trace import collate
+
+Launch = Callable[..., Run]
+
+# In the manner of PyTorch's DDP tutorial.
+SPAWNING = """
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+def train(rank, world):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64).to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for iteration in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64).to(rank)).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    CODE
+if __name__ == "__main__":
+    world = torch.cuda.device_count()
+    SPAWN
+"""
+SPAWNS = (
+    "mp.spawn(train, args=(world,), nprocs=world)",
+    "context = mp.spawn(train, (world,), world, join=False); assert context.join()",
+    'assert mp.start_processes(train, args=(world,), nprocs=world, start_method="fork") is None',
+)
+
+
+@pytest.mark.parametrize("spawn", SPAWNS)
+@pytest.mark.parametrize("code", ["", "raise SystemExit"])
+def test_spawned_ranks_are_those_that_run(launch: Launch, spawn: str, code: str) -> None:
+    run = launch(SPAWNING.replace("SPAWN", spawn).replace("CODE", code), 4)
+    assert run.status == "traced", run.traceback
+    assert (run.world, run.launched, set(run.representative_of)) == (4, 4, {0})
+    assert [each.members for each in collate(run).communicators] == [(0, 1, 2, 3)]
+
+
+def test_other_processes_than_maya_started_are_told_from_ranks(launch: Launch) -> None:
+    run = launch(SPAWNING.replace("SPAWN", SPAWNS[0].replace("=world)", "=2)")).replace("CODE", ""))
+    assert run.status == "failed" and "spawns 2 processes where Maya has started 1 on a node" in run.error
+    assert run.error.endswith("ask for --gpus 2")
+
+
+def test_processes_that_only_work_on_the_host_are_spawned(launch: Launch) -> None:
+    run = launch(
+        """
+        import torch, torch.multiprocessing as mp
+        def work(place, numbers):
+            numbers[place] = place + 1
+        if __name__ == "__main__":
+            numbers = torch.zeros(2).share_memory_()
+            mp.spawn(work, (numbers,), 2)
+            assert numbers.tolist() == [1, 2]
+            torch.ones(1, device="cuda")
+        """
+    )
+    assert run.status == "traced", run.traceback
+
+
+@pytest.mark.parametrize("where", ["env://", "tcp://127.0.0.1:12355"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_ranks_meet_whatever_port_the_script_names(launch: Launch, where: str, world: int) -> None:
+    run = launch(
+        f"""
+        import os, torch, torch.distributed as dist
+        os.environ["MASTER_PORT"] = "12355"
+        rank = int(os.environ["RANK"])
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", init_method="{where}", rank=rank, world_size={world})
+        sum = torch.ones(1, device="cuda")
+        dist.all_reduce(sum)
+        assert sum.item() == {world}
+        """,
+        world,
+    )
+    assert run.status == "traced", run.traceback
+
+
+def test_a_world_of_another_size_is_refused(launch: Launch) -> None:
+    run = launch("import torch.distributed as dist; dist.init_process_group('nccl', rank=0, world_size=2)")
+    assert run.status == "failed"
+    assert run.error.endswith("a world of 2 ranks where Maya has started 1: ask for --gpus 2")

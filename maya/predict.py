@@ -313,11 +313,18 @@ def _failed(run: Run) -> Prediction:
         verdict="FAILED",
         ranks=_ranks(run),
         stages_s=dict(run.seconds),
-        message=f"{where}{run.traceback}",
+        message=f"{where}{run.traceback.rstrip()}{_refused(run.refused)}",
         unsupported=run.refused,
         by_chance=run.by_chance,
         notes=run.notes,
     )
+
+
+def _refused(calls: tuple[str, ...]) -> str:
+    """What PyTorch makes of a refusal ("cuFFT error", "non-contiguous input") does not say whose doing it is."""
+    if not calls:
+        return ""
+    return f" (Maya does not emulate what was called before: {', '.join(calls[:5])}. That may be why)"
 
 
 def _ranks(of: Run | JobTrace) -> dict[str, int]:

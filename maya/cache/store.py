@@ -27,7 +27,7 @@ from maya.trace import read_job, write_job
 from maya.trace.format import TraceError
 from maya.trace.types import JobTrace
 
-VERSION: Final = 1
+VERSION: Final = 2
 _DEFAULT_LIMIT: Final = 4 * 2**30
 _AFTER_EVICTION: Final = 0.9  # of the limit, so that not every writer has to evict
 _RUN_FIELDS = ("status", "world", "launched", "traceback", "failed_rank", "refused", "notes")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -79,20 +78,3 @@ assert RAW_RECORD.itemsize == 64
 def rank_path(directory: Path, rank: int) -> Path:
     """Where rank `rank` of a run in `directory` leaves its records; the .ops table lies beside it."""
     return directory / f"rank-{rank:05d}.trace"
-
-
-def refused_call(line: dict[str, Any]) -> str:
-    """ "library.function" of an .ops table's line about a call that was refused."""
-    return f"{line.get('library', 'cuda')}.{line['unsupported']}"
-
-
-def refused_calls(path: Path) -> tuple[str, ...]:
-    """Those that the rank of the trace at `path` met, however it ended: its table's last line may be cut."""
-    try:
-        lines = (
-            path.with_suffix(".ops").read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        )
-    except FileNotFoundError:
-        return ()
-    whole = (line for line in lines if line.startswith('{"unsupported"') and line.endswith("\n"))
-    return tuple(dict.fromkeys(refused_call(json.loads(line)) for line in whole))

@@ -69,6 +69,17 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     return Observed(segment, len(calls), transfers, table.used(records), blocks, times, start)
 
 
+def refused_calls(directory: Path, rank: int) -> tuple[str, ...]:
+    """The "library.function" of each call of the rank that was refused, in order."""
+    path = rank_path(directory, rank).with_suffix(".ops")
+    if not path.exists():  # it ended before its first device call
+        return ()
+    # A process that is killed leaves half a line at the end.
+    told = [line for line in path.read_text().splitlines() if line.startswith('{"unsupported"')]
+    lines = [json.loads(line) for line in told if line.endswith("}")]
+    return tuple(dict.fromkeys(f"{line['library']}.{line['unsupported']}" for line in lines))
+
+
 class _Table:
     """The .ops table beside a trace."""
 

@@ -94,7 +94,7 @@ class Run:
     out_of_memory: OutOfMemory | None = None
     traceback: str = ""  # the script's own, when failed
     failed_rank: int | None = None
-    refused: tuple[str, ...] = ()  # calls that the emulator did not take from it, "library.function"
+    refused: tuple[str, ...] = ()  # of that rank, "library.function": what it called that is not emulated
     seconds: dict[str, float] = field(default_factory=dict)  # launch, emulate
     notes: tuple[str, ...] = ()
     first_iteration_tells: bool = False  # ranks were alike in it if and only if they were later on

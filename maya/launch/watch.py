@@ -15,9 +15,9 @@ from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
 from maya.launch.graphs import GRAPH_STEPS, replayed, speaks_of_graphs
-from maya.launch.layout import HEADER, rank_path, refused_calls
+from maya.launch.layout import HEADER, rank_path
 from maya.launch.machine import cpu_ticks, how_it_ended, require_room
-from maya.launch.observed import Observed, observe
+from maya.launch.observed import Observed, observe, refused_calls
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.stages import Between, hashes_in_line, telling
@@ -306,7 +306,7 @@ class Watch:
         return self._run("traced", steady=steady, period=period, notes=(note,) if note else ())
 
     def _failed(self, rank: int | None, traceback: str) -> Run:
-        refused = refused_calls(rank_path(self.directory, rank or 0))
+        refused = () if rank is None else refused_calls(self.directory, rank)
         return self._run("failed", failed_rank=rank, traceback=traceback, refused=refused)
 
     def _out_of_memory(self, rank: int, outcome: dict[str, Any]) -> Run:

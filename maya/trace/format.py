@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.errors import MayaError
-from maya.launch.layout import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, VERSION, refused_call
+from maya.launch.layout import HEADER, HEADER_BYTES, MAGIC, RAW_RECORD, VERSION
 from maya.trace.types import RecordKind
 
 
@@ -79,7 +79,7 @@ class _Table:
             if line.get("blocking", False):
                 self.blocking_streams.append(int(line["stream"]))
         elif "unsupported" in line:
-            self.unsupported.append(refused_call(line))
+            self.unsupported.append(f"{line.get('library', 'cuda')}.{line['unsupported']}")
         elif "uncovered" in line:
             self.uncovered.append(str(line["uncovered"]))
         elif "note" in line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from maya.clusters import Device
-from maya.estimate import attention, gemm
+from maya.estimate import attention, gemm, grouped
 from maya.estimate.memory import floor_seconds
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Operation
 
@@ -34,6 +34,8 @@ def demand(operation: Operation, seconds: float, flops: float, device: Device) -
             return min(max(flops / rates.peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, 1.0)
         case Convolution():
             return 1.0
+        case Kernel() if (products := grouped.recognise(operation)) is not None:
+            return demand(products, seconds, flops, device)
         case Kernel() if attention.recognise(operation) is not None:
             return min(math.prod(operation.grid) / device.multiprocessors, 1.0)
     return max(1.0 - floor_seconds(device) / seconds, 0.0)

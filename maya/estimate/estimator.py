@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from maya.clusters import Cluster
-from maya.estimate import attention, collectives, convolution, embedding, gemm, kernels, memory
+from maya.estimate import attention, collectives, convolution, embedding, gemm, grouped, kernels, memory
 from maya.estimate.demand import demand
 from maya.estimate.profiles import Profiles, identity
 from maya.estimate.sustained import sustainable_share, sustained_seconds
@@ -128,6 +128,9 @@ class Estimator:
         if attention.is_auxiliary(kernel):
             seconds, _ = memory.bytes_seconds(attention.auxiliary_bytes(kernel), device)
             return _Answer(seconds, Provenance.ROOFLINE)
+        groups = grouped.recognise(kernel)
+        if groups is not None:
+            return replace(self._product(groups), provenance=Provenance.ROOFLINE, narrow=None)
         lookup = embedding.recognise(kernel, kernels.row_item_bytes(kernel.name), self._reuse)
         if lookup is not None:
             return _Answer(*embedding.estimate_lookup(lookup, device), lookup=lookup)

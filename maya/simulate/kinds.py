@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.estimate import attention
+from maya.estimate import attention, grouped
 from maya.trace.operations import COLLECTIVES
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
 
@@ -50,6 +50,8 @@ def kind_of(operation: Operation) -> str:
 def _kernel_kind(kernel: Kernel) -> str:
     if attention.recognise(kernel) is not None or attention.is_auxiliary(kernel):
         return "attention"
+    if grouped.recognise(kernel) is not None:
+        return "gemm"
     return next((kind for kind, pattern in _NAMED if pattern.search(kernel.name)), "elementwise")
 
 

@@ -220,3 +220,24 @@ result = [torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]]
     assert free == (1 << 30) - reserved
     assert run.trace.peak_reserved_bytes == reserved
     assert run.count(RecordKind.ALLOCATE) > 0
+
+
+def test_descriptors_of_tensors_are_made(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        CUDA
+        + """
+buffer = ctypes.create_string_buffer(192)
+aligned = ctypes.c_void_p(-(-ctypes.addressof(buffer) // 64) * 64)
+sizes, strides = (u64 * 2)(1024, 512), (u64 * 1)(2048)
+box, steps = (ctypes.c_uint32 * 2)(64, 64), (ctypes.c_uint32 * 2)(1, 1)
+def encode(map, rank, address):
+    return cuda.cuTensorMapEncodeTiled(map, 9, rank, ctypes.c_void_p(address), sizes, strides, box, steps, 0, 3, 2, 0)
+result = [
+    encode(aligned, 2, 0x7000_0000), encode(ctypes.c_void_p(aligned.value + 8), 2, 0x7000_0000),
+    encode(aligned, 2, 0x7000_0001), encode(aligned, 6, 0x7000_0000),
+    cuda.cuTensorMapReplaceAddress(aligned, ctypes.c_void_p(0x7000_1000)),
+]
+"""
+    )
+    assert run.result == [0, 1, 1, 1, 0]
+    assert run.trace.unsupported == ()

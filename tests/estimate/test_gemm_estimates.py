@@ -24,6 +24,24 @@ def linear(tokens: int, features: int, k: int, dtype: str = "bf16") -> Gemm:
     return Gemm(m=features, n=tokens, k=k, dtype=dtype, transpose_a=True)
 
 
+@pytest.mark.parametrize("tokens, features, k, microseconds", [(16, 512, 512, 10), (16, 1760, 1760, 38)])
+def test_a_small_product_in_fp32_is_not_charged_its_launch(
+    tokens: int, features: int, k: int, microseconds: float
+) -> None:
+    """Measured on a V100 by DeepBench, on the device; the fit rests on times of the host's clock."""
+    product = Gemm(features, tokens, k, dtype="fp32")
+    assert estimate("dgx-v100", product).seconds[0] < 2.5e-6 * microseconds
+
+
+@pytest.mark.parametrize(
+    "product", [Gemm(1, 1, 2**23, dtype="fp32"), Gemm(2**13, 1, 2**13), Gemm(1, 1, 2**24)]
+)
+def test_dot_products_and_products_with_a_vector_take_what_their_bytes_take(product: Gemm) -> None:
+    item = 4 if product.dtype == "fp32" else 2
+    least = item * (product.m + 1) * product.k / load("dgx-h100").device.memory_bandwidth
+    assert least < estimate("dgx-h100", product).seconds[0] < 2.5 * least
+
+
 @pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"])
 def test_a_measured_shape_gets_its_measured_duration(cluster: str) -> None:
     table = gemm_table(load(cluster).device.key, "bf16")

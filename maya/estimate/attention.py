@@ -49,8 +49,26 @@ class Attention:
     @property
     def flops(self) -> float:
         products = 10 if self.backward else 4
-        share = 0.5 if self.causal and self.queries == self.keys else 1.0
-        return products * share * float(self.batch) * self.heads * self.queries * self.keys * self.head_dim
+        return (
+            products
+            * self._unmasked
+            * float(self.batch)
+            * self.heads
+            * self.queries
+            * self.keys
+            * self.head_dim
+        )
+
+    @property
+    def _unmasked(self) -> float:
+        """The share of pairs of a query and a key that a causal mask leaves. Where there are not as many of both,
+        PyTorch's mask (cuDNN's) lets the first query see the first key, FlashAttention's the last one the last."""
+        if not self.causal:
+            return 1.0
+        fewer, more = sorted((self.queries, self.keys))
+        triangle = fewer / (2 * more)
+        from_first = self.engine not in ("flash2", "native")
+        return triangle if (self.queries <= self.keys) == from_first or fewer == more else 1 - triangle
 
 
 def is_auxiliary(kernel: Kernel) -> bool:

@@ -130,6 +130,22 @@ def test_a_guess_from_the_grid_is_no_better_than_a_roofline() -> None:
     assert list(answer.provenance) == [Provenance.ROOFLINE, Provenance.LEARNED]
 
 
+@pytest.mark.parametrize(
+    ("engine", "queries", "keys", "share"),
+    [
+        ("cudnn", 1024, 1024, 0.5), ("cudnn", 1024, 4096, 1 / 8), ("cudnn", 4096, 1024, 7 / 8),
+        ("flash2", 1024, 1024, 0.5), ("flash2", 1024, 4096, 7 / 8), ("flash2", 4096, 1024, 1 / 8),
+    ],
+)  # fmt: skip
+def test_a_causal_mask_is_not_half_of_what_is_not_square(
+    engine: str, queries: int, keys: int, share: float
+) -> None:
+    masked, full = (
+        attention.Attention(False, causal, 2, 16, queries, keys, 64, engine) for causal in (True, False)
+    )
+    assert masked.flops == share * full.flops
+
+
 @pytest.mark.parametrize(("causal", "share"), [("true", 0.5), ("false", 1.0)])
 def test_flash_attention_is_read_from_name_and_grid(causal: str, share: float) -> None:
     fused = attention.recognise(Kernel(FLASH % causal, (16, 4, 32), (128, 1, 1)))

@@ -88,6 +88,12 @@ std::unique_ptr<Executor> make_count(const Signature& kernel) {
   return std::make_unique<Count>(nonzero, *sum, wide ? 8 : 4, single);
 }
 
+// Of elements that nobody computed, and which read as zeros, one differs from all before it: no script expects none.
+void tell_one(std::byte* kept, ScalarType type) {
+  forget_integers(kept, size_of(type));
+  store(type, {.i = 1}, kept);
+}
+
 // DeviceSelectSweepKernel<..>(In in, Flags flags, T* out, N* kept, ScanTileState, Predicate, Equality,
 // int count, ..): positions whose flag is set (nonzero), or first ones of equal neighbours (unique).
 class Select : public Executor {
@@ -102,7 +108,8 @@ class Select : public Executor {
     const auto* const data = launch.argument<const std::byte*>(flags_ ? 1 : 0);
     if (!on_device(kept, size_of(kept_))) return false;
     if (!known_elements(data, count, flags_.value_or(element_))) {
-      forget(kept, size_of(kept_));
+      if (flags_ || count <= 0) forget(kept, size_of(kept_));
+      else tell_one(kept, kept_);
       clobber(out);
       return true;
     }
@@ -142,6 +149,56 @@ std::unique_ptr<Executor> make_select(const Signature& kernel) {
                       parse_functor(kernel.parameters[6]).name == "equal_to";
   if (!element || !kept || !(positions || unique)) return nullptr;
   return std::make_unique<Select>(flags, *element, *kept);
+}
+
+// DeviceReduceByKeyKernel<..>(const T* in, T* out, constant_iterator, C* lengths, N* runs, ReduceByKeyScanTileState,
+// int, equal_to, plus, N count): runs of equal elements and their lengths (unique with counts).
+class RunLengths : public Executor {
+ public:
+  RunLengths(ScalarType element, ScalarType length, ScalarType count, bool wide)
+      : element_(element), length_(length), count_(count), wide_(wide) {}
+
+  bool run(const Launch& launch) const override {
+    const auto* const data = launch.argument<const std::byte*>(0);
+    auto* const out = launch.argument<std::byte*>(1);
+    auto* const lengths = launch.argument<std::byte*>(3);
+    auto* const runs = launch.argument<std::byte*>(4);
+    const auto count = wide_ ? launch.argument<std::int64_t>(9) : launch.argument<std::int32_t>(9);
+    if (!on_device(runs, size_of(count_))) return false;
+    if (!known_elements(data, count, element_)) {
+      clobber(out);
+      clobber(lengths);
+      if (count <= 0) forget(runs, size_of(count_));
+      else tell_one(runs, count_);
+      return true;
+    }
+    const std::size_t bytes = size_of(element_);
+    std::int64_t made = 0;
+    for (std::int64_t at = 0, end = 0; at < count; at = end, ++made) {
+      const std::byte* const here = data + static_cast<std::size_t>(at) * bytes;
+      while (end < count && std::memcmp(data + static_cast<std::size_t>(end) * bytes, here, bytes) == 0) ++end;
+      std::memcpy(out + static_cast<std::size_t>(made) * bytes, here, bytes);
+      store(length_, {.i = end - at}, lengths + static_cast<std::size_t>(made) * size_of(length_));
+    }
+    wrote(out, static_cast<std::size_t>(made) * bytes, content_of(element_, made));
+    wrote(lengths, static_cast<std::size_t>(made) * size_of(length_), content_of(length_, made));
+    store(count_, {.i = made}, runs);
+    wrote(runs, size_of(count_), content_of(count_));
+    return true;
+  }
+
+ private:
+  ScalarType element_, length_, count_;
+  bool wide_;
+};
+
+std::unique_ptr<Executor> make_run_lengths(const Signature& kernel) {
+  if (kernel.parameters.size() != 10 || kernel.parameters[2].find("onstant") == std::string_view::npos) return nullptr;
+  const auto element = scalar_type(pointee(kernel.parameters[1])), length = scalar_type(pointee(kernel.parameters[3]));
+  const auto count = scalar_type(pointee(kernel.parameters[4]));
+  if (!element || !length || !count || is_float(*length) || is_float(*count)) return nullptr;
+  if (scalar_type(pointee(kernel.parameters[0])) != element) return nullptr;
+  return std::make_unique<RunLengths>(*element, *length, *count, kernel.parameters[9] == "long");
 }
 
 // write_indices<I>(int64_t* data, TensorDims<I> {I sizes[25]}, int dims, I count): flat positions become
@@ -245,6 +302,7 @@ std::unique_ptr<Executor> make_sort(const Signature& kernel) {
 std::unique_ptr<Executor> make_compaction(const Signature& kernel) {
   if (kernel.name == "DeviceReduceSingleTileKernel" || kernel.name == "DeviceReduceKernel") return make_count(kernel);
   if (kernel.name == "DeviceSelectSweepKernel") return make_select(kernel);
+  if (kernel.name == "DeviceReduceByKeyKernel") return make_run_lengths(kernel);
   if (kernel.name == "DeviceRadixSortSingleTileKernel") return make_sort(kernel);
   if (kernel.name == "write_indices" && !kernel.templates.empty()) {
     const auto index = scalar_type(kernel.templates[0]);

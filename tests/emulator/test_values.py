@@ -37,6 +37,20 @@ def test_uncomputed_results_read_as_zero_and_never_as_infinity(emulate: Callable
     assert run.result == [0.0, 0.0, False, False, True, True]
 
 
+def test_one_of_elements_that_nobody_computed_is_unique(emulate: Callable[..., Any]) -> None:
+    """None, as zeros for a size would have it, is what no script expects: it indexes an empty tensor."""
+    run = emulate(
+        """
+        import torch
+        x = torch.randint(0, 9, (4096,), device="cuda")
+        found, places, counts = x.unique(return_inverse=True, return_counts=True)
+        sums = torch.zeros(len(found), device="cuda").index_add(0, places, torch.ones(4096, device="cuda"))
+        result = [list(t.shape) for t in (found, places, counts, sums, x.unique(), x[:0].unique())]
+        """
+    )
+    assert run.result == [[1], [4096], [1], [1], [1], [0]]
+
+
 def test_reused_memory_does_not_show_its_former_values(emulate: Callable[..., Any]) -> None:
     run = emulate(
         """

@@ -352,6 +352,12 @@ def add_indexing() -> None:
     case("indexing", "tril", lambda to: to(values((6, 6), torch.float32)).tril())
     case("indexing", "triu", lambda to: to(values((6, 6), torch.bool)).triu(1))
     case("indexing", "unique", lambda to: to(torch.tensor([3, 1, 3])).unique())
+    case(
+        "indexing",
+        "runs",
+        lambda to: to(torch.tensor([3, 3, 1, 3])).unique_consecutive(return_counts=True)[1],
+    )
+    case("indexing", "counts", lambda to: torch.stack(to(torch.tensor([3, 1, 3])).unique(return_counts=True)))
     case("indexing", "one_hot", lambda to: torch.nn.functional.one_hot(to(torch.tensor([3, 1, 3])), 5))
 
 

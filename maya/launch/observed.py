@@ -69,15 +69,19 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     return Observed(segment, len(calls), transfers, table.used(records), blocks, times, start)
 
 
-def refused_calls(directory: Path, rank: int) -> tuple[str, ...]:
-    """The "library.function" of each call of the rank that was refused, in order."""
+def told_before_the_end(directory: Path, rank: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What may be why a script failed: the "library.function" of each call of the rank that was refused, in order,
+    and notes of what it found otherwise than on a device."""
     path = rank_path(directory, rank).with_suffix(".ops")
     if not path.exists():  # it ended before its first device call
-        return ()
+        return (), ()
     # A process that is killed leaves half a line at the end.
-    told = [line for line in path.read_text().splitlines() if line.startswith('{"unsupported"')]
-    lines = [json.loads(line) for line in told if line.endswith("}")]
-    return tuple(dict.fromkeys(f"{line['library']}.{line['unsupported']}" for line in lines))
+    text = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    refused = [json.loads(line) for line in text if line.startswith('{"unsupported"')]
+    notes = [json.loads(line)["note"] for line in text if line.startswith('{"note"')]
+    return tuple(dict.fromkeys(f"{line['library']}.{line['unsupported']}" for line in refused)), tuple(
+        dict.fromkeys(notes)
+    )
 
 
 class _Table:

@@ -17,7 +17,7 @@ from maya.launch.crew import Crew
 from maya.launch.graphs import GRAPH_STEPS, replayed, speaks_of_graphs
 from maya.launch.layout import HEADER, rank_path
 from maya.launch.machine import cpu_ticks, how_it_ended, require_room
-from maya.launch.observed import Observed, observe, refused_calls
+from maya.launch.observed import Observed, observe, told_before_the_end
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.stages import Between, hashes_in_line, telling
@@ -306,8 +306,8 @@ class Watch:
         return self._run("traced", steady=steady, period=period, notes=(note,) if note else ())
 
     def _failed(self, rank: int | None, traceback: str) -> Run:
-        refused = () if rank is None else refused_calls(self.directory, rank)
-        return self._run("failed", failed_rank=rank, traceback=traceback, refused=refused)
+        refused, notes = ((), ()) if rank is None else told_before_the_end(self.directory, rank)
+        return self._run("failed", failed_rank=rank, traceback=traceback, refused=refused, notes=notes)
 
     def _out_of_memory(self, rank: int, outcome: dict[str, Any]) -> Run:
         header = self._header(rank)

@@ -597,3 +597,11 @@ def test_a_failure_names_the_refused_calls_before_it(maya, script, tmp_path):
         assert failed["message"].endswith("cufft.cufftCreate. That may be why)")
         assert "cufft.cufftCreate" in failed["unsupported"]
     assert "recorded" in completed.stdout
+
+
+def test_a_failure_after_values_that_nobody_computed_says_so(maya, script):
+    counted = "torch.randint(1, 9, (64,), device='cuda').sum().item()"
+    on_zeros = f"import torch\nif not {counted}:\n    raise ValueError('an empty batch')"
+    completed = maya("predict", "--no-cache", script(on_zeros))
+    assert completed.returncode == 4 and "an empty batch" in completed.stdout
+    assert "reads integers or truth values that nobody computes" in completed.stdout

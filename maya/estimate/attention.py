@@ -49,15 +49,8 @@ class Attention:
     @property
     def flops(self) -> float:
         products = 10 if self.backward else 4
-        return (
-            products
-            * self._unmasked
-            * float(self.batch)
-            * self.heads
-            * self.queries
-            * self.keys
-            * self.head_dim
-        )
+        scores = float(self.batch) * self.heads * self.queries * self.keys
+        return products * self._unmasked * scores * self.head_dim
 
     @property
     def _unmasked(self) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maya.clusters import Device
+from maya.estimate import packed
 from maya.estimate.fits import fit_for
 from maya.estimate.types import Provenance
 from maya.trace.types import Kernel
@@ -21,7 +22,7 @@ _FLASH = re.compile(
     r"flash_(?P<pass>fwd|bwd)_(?:splitkv_|dq_dk_dv_loop_)?(?:seqk_parallel_)?kernel<.*?"
     r"kernel_traits<(?P<head>\d+), (?P<block_m>\d+), (?P<block_n>\d+).*>, (?P<flags>(?:true|false)[^>]*)>"
 )
-_EFFICIENT = re.compile(r"fmha_cutlass(?P<pass>[FB])_")
+_EFFICIENT = re.compile(r"fmha_cutlass(?P<pass>[FB])_\w*?aligned_(?P<queries>\d+)x(?P<keys>\d+)_")
 _FUSED = re.compile(
     r"cudnn\w*_sdpa_\w*?(?P<pass>fprop|bprop)|fmha_v\d_flash_attention\w*|flash_attn|FlashAttn"
 )
@@ -33,7 +34,8 @@ _FP32_TIMES = 0.24
 
 @dataclass(frozen=True)
 class Attention:
-    """One fused pass. `queries`, `keys` in tokens; `heads` counts query heads."""
+    """One fused pass. `queries`, `keys` in tokens; `heads` counts query heads. Of packed sequences these are means, and
+    `pairs` of a query and a key of all of them are told beside."""
 
     backward: bool
     causal: bool
@@ -45,12 +47,13 @@ class Attention:
     engine: (
         str  # flash2 (mma.sync kernels), native (the generation's own: FlashAttention-3), cudnn, efficient
     )
+    pairs: float | None = None
 
     @property
     def flops(self) -> float:
         products = 10 if self.backward else 4
-        scores = float(self.batch) * self.heads * self.queries * self.keys
-        return products * self._unmasked * scores * self.head_dim
+        pairs = float(self.batch) * self.queries * self.keys if self.pairs is None else self.pairs
+        return products * self._unmasked * pairs * self.heads * self.head_dim
 
     @property
     def _unmasked(self) -> float:
@@ -71,11 +74,8 @@ def is_auxiliary(kernel: Kernel) -> bool:
 
 def auxiliary_bytes(kernel: Kernel) -> float:
     """dO and O are read (bf16), or the fp32 dQ is read and written in bf16: about 6 bytes a query element."""
-    shape = query_shape(kernel)
-    if shape is None:
-        return 0.0
-    batch, queries, heads, head_dim = shape
-    return 6.0 * batch * queries * heads * head_dim
+    tensors = [size for size in kernel.operator.sizes if len(size) in (3, 4)]
+    return 6.0 * math.prod(tensors[0]) if tensors else 0.0
 
 
 def query_shape(kernel: Kernel) -> tuple[int, int, int, int] | None:
@@ -103,34 +103,52 @@ def recognise(kernel: Kernel) -> Attention | None:
     if other is None:
         return None
     backward = other.groupdict().get("pass") in ("B", "bprop") or "backward" in kernel.operator.name
-    causal: list[int] = []
-    if kernel.attention is not None:
-        batch, heads, queries, keys, head_dim, *causal = kernel.attention
+    engine = "cudnn" if "cudnn" in kernel.name else "native"
+    tiles = _EFFICIENT.search(kernel.name)
+    if tiles is not None:
+        engine = "efficient_fp32" if "_f32_" in kernel.name else "efficient"
+    told = kernel.attention or ()
+    longest = told[2] if told else kernel.grid[0] * _tile(tiles) if tiles else 0
+    if (sequences := packed.recognise(kernel, backward, longest)) is not None:
+        return _packed(sequences, backward, bool(told[5]) if len(told) > 5 else True, engine)
+    if told:
+        batch, heads, queries, keys, head_dim = told[:5]
     elif (shape := query_shape(kernel)) is not None:
         batch, queries, heads, head_dim = shape
         keys = _keys(kernel, queries, backward)
     else:
         return None
-    engine = "cudnn" if "cudnn" in kernel.name else "native"
-    if _EFFICIENT.search(kernel.name):
-        engine = "efficient_fp32" if "_f32_" in kernel.name else "efficient"
     # The mask is an argument, not in the name: what does not tell is taken as causal where it is square.
-    masked = bool(causal[0]) if causal else queries == keys
+    masked = bool(told[5]) if len(told) > 5 else queries == keys
     return Attention(backward, masked, batch, heads, queries, keys, head_dim, engine)
+
+
+def _tile(efficient: re.Match[str]) -> int:
+    """Queries that a block takes, backward keys: what the grid's first axis counts."""
+    return int(efficient["queries"] if efficient["pass"] == "F" else efficient["keys"])
+
+
+def _packed(sequences: packed.Packed, backward: bool, causal: bool, engine: str) -> Attention:
+    count, heads = sequences.sequences, sequences.heads
+    queries, keys = (math.ceil(tokens / count) for tokens in (sequences.queries, sequences.keys))
+    return Attention(
+        backward, causal, count, heads, queries, keys, sequences.head_dim, engine, sequences.pairs
+    )
 
 
 def _flash(kernel: Kernel, flash: re.Match[str]) -> Attention:
     flags = [flag.strip() == "true" for flag in flash["flags"].split(",")]
     backward = flash["pass"] == "bwd"
     causal = len(flags) > 1 and flags[1]  # template order: Is_dropout, Is_causal, ...
+    blocks, batch, heads = kernel.grid  # of queries (of keys, backward) x batch x heads
+    tokens = blocks * int(flash["block_n"] if backward else flash["block_m"])
+    if (sequences := packed.recognise(kernel, backward, tokens)) is not None:
+        return _packed(sequences, backward, causal, "flash2")
     shape = query_shape(kernel)
     if shape is not None:
         batch, queries, heads, head_dim = shape
         keys = _keys(kernel, queries, backward)
         return Attention(backward, causal, batch, heads, queries, keys, head_dim, "flash2")
-    blocks, batch, heads = kernel.grid
-    block = int(flash["block_n"] if backward else flash["block_m"])
-    tokens = blocks * block  # grid: blocks of queries (of keys, backward) x batch x heads
     return Attention(backward, causal, batch, heads, tokens, tokens, int(flash["head"]), "flash2")
 
 
@@ -151,7 +169,7 @@ def estimate_attention(attention: Attention, device: Device) -> tuple[float, Pro
     seconds = pass_seconds(attention, device, fit.coefficients)
     if attention.engine == "efficient_fp32":
         return seconds * (_FP32_TIMES * device.tensor_flops / device.vector_flops), Provenance.ROOFLINE
-    fitted = not attention.backward or fit.both_passes
+    fitted = (not attention.backward or fit.both_passes) and attention.pairs is None
     return seconds, fit.provenance if fitted else Provenance.ROOFLINE
 
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from maya.clusters import Cluster
-from maya.estimate import attention, collectives, convolution, embedding, gemm, grouped, kernels, memory
+from maya.estimate import (
+    attention,
+    collectives,
+    convolution,
+    embedding,
+    gemm,
+    grouped,
+    kernels,
+    memory,
+    packed,
+)
 from maya.estimate.demand import demand
 from maya.estimate.profiles import Profiles, identity
 from maya.estimate.sustained import sustainable_share, sustained_seconds
@@ -26,6 +36,7 @@ class _Answer:
     use: tuple[float, float] = (0.0, 0.0)
     narrow: Gemm | None = None  # the product itself, where unaligned rows decide its time
     lookup: embedding.Lookup | None = None
+    packed: int = 0  # sequences of unlike lengths
     meeting: bool = False  # of ranks that read each other's memory
 
 
@@ -69,6 +80,7 @@ class Estimator:
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
             notes=(
                 *gemm.narrow_note({row.narrow for row in rows if row.narrow}),
+                *packed.note(max((row.packed for row in rows), default=0)),
                 *kernels.meeting_note(any(row.meeting for row in rows)),
                 *embedding.untouched_note(self._reuse, {row.lookup for row in rows if row.lookup}),
             ),
@@ -122,9 +134,9 @@ class Estimator:
         device = self._cluster.device
         fused = attention.recognise(kernel)
         if fused is not None:
-            return self._sustained(
-                *attention.estimate_attention(fused, device), fused.flops, device.tensor_flops
-            )
+            answer = attention.estimate_attention(fused, device)
+            sequences = 0 if fused.pairs is None else fused.batch
+            return replace(self._sustained(*answer, fused.flops, device.tensor_flops), packed=sequences)
         if attention.is_auxiliary(kernel):
             seconds, _ = memory.bytes_seconds(attention.auxiliary_bytes(kernel), device)
             return _Answer(seconds, Provenance.ROOFLINE)
@@ -134,7 +146,7 @@ class Estimator:
         lookup = embedding.recognise(kernel, kernels.row_item_bytes(kernel.name), self._reuse)
         if lookup is not None:
             return _Answer(*embedding.estimate_lookup(lookup, device), lookup=lookup)
-        moved = kernels.traffic(kernel)
+        moved = None if kernels.is_product(kernel) else kernels.traffic(kernel)
         if moved is None:
             return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")
         seconds, provenance = memory.kernel_seconds(moved, device)

@@ -45,6 +45,10 @@ _OUTPUTS = re.compile(r"reduce_kernel<\d+, [24],")
 _MEETING_WAITS, _WAITS_A_BLOCK = 6.8, 0.065
 # Where ranks that read each other's memory meet (torch/csrc/distributed/c10d/symm_mem).
 _MEETING = re.compile(r"symmetric_memory::(?:barrier|put_signal|wait_signal)_kernel")
+# Matrix products of libraries that make their own; PyTorch's own name for them is mm.
+_PRODUCT = re.compile(r"gemm|(?<![a-z])w?mma(?![a-z])|(?<![a-z])mm_kernel|marlin", re.IGNORECASE)
+# Named by the emulator, which knows what they move; how well they do it was measured nowhere.
+_UNMEASURED = re.compile(r"cufft_|cudnn::(?:ops::bias_reduction|\w+_elementWise)")
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
 _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
 
@@ -201,7 +205,7 @@ def traffic(kernel: Kernel) -> Traffic | None:
             return worked
         if family is not None and family.by_channel:
             return replace(_passes(kernel, family, item), bytes=float(kernel.bytes))
-        return Traffic(float(kernel.bytes), variant)
+        return Traffic(float(kernel.bytes), variant, guessed=_UNMEASURED.match(kernel.name) is not None)
     if "multi_tensor_apply" in kernel.name:
         return _multi_tensor(kernel)
     if "index_elementwise" in kernel.name and kernel.elements is not None:
@@ -230,6 +234,11 @@ def _worked(kernel: Kernel, moved: float) -> Traffic | None:
     if found := _TRANSCENDENTAL.search(kernel.operator.name):
         return Traffic(moved, found[0], elements=float(kernel.elements or 0))
     return None
+
+
+def is_product(kernel: Kernel) -> bool:
+    """Whether a kernel multiplies matrices: their sizes are not in its name, and its bytes tell too little."""
+    return _PRODUCT.search(kernel.name) is not None
 
 
 def is_meeting(kernel: Kernel) -> bool:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maya.clusters import load
-from maya.estimate import Estimator, Provenance, attention, kernels
+from maya.estimate import Estimator, Provenance, attention, kernels, packed
 from maya.trace.types import Kernel, Memcpy, Memset, Operator
 
 ADD = (
@@ -125,6 +125,25 @@ def test_unknown_kernel_is_named_and_charged_the_floor() -> None:
     assert answer.seconds[0] > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("void cutlass::device_kernel<enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::GemmUniversal<", True),
+        ("void at::native::tinygemm_m16n8k16_chunk_kernel<float>(int)", True),
+        ("sm90_fp8_gemm_1d2d_impl", True),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616>", True),
+        ("void Marlin<4, 256>(int4 const*)", True),
+        ("void at::native::GammaBetaBackwardCUDAKernel<float>", False),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::lgamma_kernel>", False),
+        ("void (anonymous namespace)::commandBuffer<int>", False),
+    ],
+)  # fmt: skip
+def test_a_product_that_nothing_recognises_is_not_timed_by_its_bytes(name: str, product: bool) -> None:
+    answer = Estimator(load("dgx-h100")).estimate([kernel(name, sizes=((4096, 4096), (4096, 4096)))])
+    assert (answer.provenance[0] == Provenance.UNKNOWN) == product
+    assert bool(answer.unknown) == product
+
+
 def test_a_guess_from_the_grid_is_no_better_than_a_roofline() -> None:
     answer = Estimator(load("dgx-a100")).estimate([kernel(ADD), kernel(ADD, elements=1 << 20)])
     assert list(answer.provenance) == [Provenance.ROOFLINE, Provenance.LEARNED]
@@ -160,6 +179,58 @@ def test_flash_attention_prefers_the_operators_sizes() -> None:
     fused = attention.recognise(Kernel(FLASH % "true", (8, 2, 16), (128, 1, 1), operator=operator))
     assert fused is not None
     assert (fused.batch, fused.queries, fused.heads, fused.keys) == (2, 1000, 16, 1000)
+
+
+EFFICIENT = "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)"
+EFFICIENT_BACKWARD = (
+    "fmha_cutlassB_bf16_aligned_128x64_k64_sm80(PyTorchMemEffAttention::AttentionBackwardKernel)"
+)
+CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop"
+JAGGED, LINED_UP, ENDS = (
+    (2536, 8, 64),
+    (1, 2536, 8, 64),
+    (5,),
+)  # lengths 512, 1024, 300 and 700, as PyTorch records them
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "sizes", "known"),
+    [
+        (FLASH % "true", (8, 4, 8), (JAGGED, JAGGED, JAGGED, ENDS, ENDS), {}),
+        (FLASH_BACKWARD, (16, 4, 8), (JAGGED,) * 5 + ((8, 2536), ENDS, ENDS, (), (2,)), {}),
+        (EFFICIENT, (16, 8, 4), (LINED_UP, LINED_UP, LINED_UP, (), ENDS, ENDS), {}),
+        (EFFICIENT_BACKWARD, (16, 8, 4), (LINED_UP,) * 4 + ((), LINED_UP, ENDS, ENDS), {}),
+        (CUDNN, (8, 8, 4), (JAGGED, JAGGED, JAGGED, (), ENDS, ENDS), {"attention": (4, 8, 1024, 1024, 64, 1)}),
+    ],
+)  # fmt: skip
+def test_sequences_of_unlike_lengths_do_not_count_as_the_longest(
+    name: str,
+    grid: tuple[int, int, int],
+    sizes: tuple[tuple[int, ...], ...],
+    known: dict[str, tuple[int, ...]],
+) -> None:
+    operator = Operator("aten::_attention_backward" if len(sizes) > 6 else "aten::_attention_forward", sizes)
+    jagged = Kernel(name, grid, (128, 1, 1), operator=operator, **known)  # type: ignore[arg-type]
+    fused = attention.recognise(jagged)
+    assert fused is not None and fused.causal
+    true = sum(length**2 for length in (512, 1024, 300, 700)) / 2
+    products = 10 if fused.backward else 4
+    assert 0.9 < fused.flops / (products * true * 8 * 64) < 1.2  # 2.2 and, in one line, 3.4 before
+    answer = Estimator(load("dgx-h100")).estimate([jagged])
+    assert answer.provenance[0] == Provenance.ROOFLINE
+    assert len(answer.notes) == 1 and "4 sequences of unlike lengths" in answer.notes[0]
+
+
+@given(st.lists(st.integers(1, 4096), min_size=1, max_size=20))
+def test_packed_sequences_are_between_equal_ones_and_the_longest(lengths: list[int]) -> None:
+    tokens = sum(lengths)
+    told = packed.Packed(len(lengths), tokens, tokens, 1, 64, max(lengths))
+    pairs = sum(length**2 for length in lengths)
+    least, most = tokens**2 / len(lengths), tokens * max(lengths)
+    assert least * (1 - 1e-9) <= told.pairs <= most * (1 + 1e-9)
+    assert told.pairs >= pairs / 2
+    if len(set(lengths)) == 1:
+        assert told.pairs == pytest.approx(pairs)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -30,3 +30,9 @@ def sustained_seconds(burst_s: float, flops: float, peak: float, sustainable: fl
         return burst_s
     share = min(flops / burst_s / peak, 1.0)
     return burst_s * float(max(share / sustainable, 1.0) ** (1 / 3))
+
+
+def burst_seconds(sustained_s: float, flops: float, peak: float, sustainable: float) -> float:
+    """The inverse: what work that takes `sustained_s` under sustained load takes in a burst."""
+    share = flops / sustained_s / peak
+    return sustained_s * float((sustainable / share) ** 0.5) if share > sustainable else sustained_s

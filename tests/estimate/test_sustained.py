@@ -1,10 +1,11 @@
 """Bursts are faster than long runs, where they draw more than the power limit sustains."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maya.clusters import load
-from maya.estimate.sustained import sustainable_share, sustained_seconds
+from maya.estimate.sustained import burst_seconds, sustainable_share, sustained_seconds
 
 PEAK = 1e15
 
@@ -35,3 +36,11 @@ def test_a_power_cap_sustains_less():
     assert sustainable_share(
         device.model_copy(update={"power_cap_w": 2 * device.power_w})
     ) == sustainable_share(device)
+
+
+@given(burst_s=st.floats(1e-6, 1.0), share=st.floats(0.001, 1.0), sustainable=st.floats(0.05, 1.0))
+def test_a_burst_is_told_from_what_it_takes_under_load(burst_s, share, sustainable):
+    flops = share * PEAK * burst_s
+    assert burst_seconds(
+        sustained_seconds(burst_s, flops, PEAK, sustainable), flops, PEAK, sustainable
+    ) == pytest.approx(burst_s)

@@ -17,7 +17,7 @@ from maya.report.terminal import BREAKDOWN, likely, sureness
 from maya.search.expression import show
 from maya.search.files import replace_file
 from maya.search.pareto import pareto_front
-from maya.search.results import Experiment, shell_command, torchrun
+from maya.search.results import Experiment, shell_command, start_command
 from maya.search.summary import tally
 from maya.search.types import Trial
 
@@ -86,7 +86,7 @@ def _best(experiment: Experiment, best: Trial) -> dict[str, Any]:
     error = prediction.get("likely_error")
     return {
         **_ranked(experiment, best),
-        "command": shell_command(torchrun(experiment, best)),
+        "command": shell_command(start_command(experiment, best)),
         "breakdown": {part: breakdown[part] for part in BREAKDOWN} if breakdown else {},
         "sureness": sureness(provenance),
         "likely": likely(LikelyError(**error), provenance) if error else "",

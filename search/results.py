@@ -13,6 +13,7 @@ import pandas as pd
 
 from maya import __version__
 from maya.clusters.types import Cluster
+from maya.launch import spawned
 from maya.report.labels import duration
 from maya.search.driver import Search
 from maya.search.expression import show
@@ -111,7 +112,7 @@ def best_json(experiment: Experiment, best: Trial) -> dict[str, Any]:
             {"trial": trial.number, "time_s": time, "cost_usd": cost, "configuration": trial.configuration}
             for trial, time, cost in pareto_front(search)
         ],
-        "command": torchrun(experiment, best),
+        "command": start_command(experiment, best),
         "prediction": best.outcome.prediction if best.outcome else None,
         "search": {
             "algorithm": search.space.file.search.algorithm,
@@ -124,8 +125,13 @@ def best_json(experiment: Experiment, best: Trial) -> dict[str, Any]:
     }
 
 
-def torchrun(experiment: Experiment, trial: Trial) -> list[str]:
-    """The command that runs a configuration, on each node; $MASTER_ADDR and $NODE_RANK are the launcher's."""
+def start_command(experiment: Experiment, trial: Trial) -> list[str]:
+    """The command that runs a configuration, on each node; $MASTER_ADDR and $NODE_RANK are the launcher's. A script
+    that spawns its ranks itself is started once."""
+    module = ["--module"] if experiment.module else []
+    told = [experiment.script, *experiment.search.space.argv(trial.point)]
+    if trial.outcome and spawned.NOTE in trial.outcome.prediction.get("notes", ()):
+        return ["python", *(["-m"] if module else []), *told]
     world = experiment.search.space.world(trial.point)
     per_node = min(world, experiment.cluster.node.gpus)
     nodes = -(-world // per_node)
@@ -134,13 +140,12 @@ def torchrun(experiment: Experiment, trial: Trial) -> list[str]:
         command += ["--node-rank=$NODE_RANK", "--master-addr=$MASTER_ADDR", "--master-port=29500"]
     else:
         command += ["--standalone"]
-    module = ["--module"] if experiment.module else []
-    return [*command, *module, experiment.script, *experiment.search.space.argv(trial.point)]
+    return [*command, *module, *told]
 
 
 def launch_script(experiment: Experiment, best: Trial) -> str:
     objective = experiment.search.objective
-    words = torchrun(experiment, best)
+    words = start_command(experiment, best)
     other = objective.metric != "iteration_time"
     said = f"{objective.metric.replace('_', ' ')} {objective.shown(best.objective or 0.0)}; " if other else ""
     lines = [

@@ -14,7 +14,7 @@ from maya.report.labels import counted, duration
 from maya.report.terminal import likely
 from maya.search.driver import Search
 from maya.search.expression import show
-from maya.search.results import Experiment, shell_command, torchrun
+from maya.search.results import Experiment, shell_command, start_command
 from maya.search.types import Trial
 
 _ROWS = 5
@@ -71,7 +71,7 @@ def _answer(experiment: Experiment, best: Trial, console: Console) -> None:
     if error := prediction.get("likely_error"):
         said = likely(LikelyError(**error), prediction["provenance"])
         console.print(f"  likely error: {said}", highlight=False, soft_wrap=True)
-    console.print(f"\n{shell_command(torchrun(experiment, best))}\n", markup=False, highlight=False)
+    console.print(f"\n{shell_command(start_command(experiment, best))}\n", markup=False, highlight=False)
 
 
 def _table(search: Search, ranking: Sequence[Trial]) -> Table:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal
+
+NOTE = "the script spawns its ranks itself: what they would run, those that Maya started run"
 
 
 class _Joined:
@@ -39,6 +42,7 @@ def run_in_place() -> None:
     ) -> Any:
         if nprocs != node:
             return _spawn(original, nprocs, node, fn, args, nprocs, join, *rest, **options)
+        ctypes.CDLL(None).maya_note(NOTE.encode())
         try:
             fn(place, *args)
         except SystemExit as leave:  # as that process would have, not the script

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 _MANY = 256
 _EACH = 8  # calls for each of those few, at the least, to tell how far
 _ENOUGH = 8  # calls alike; of fewer, each keeps its own time, less what disturbs a call alone
-# ... and but for one of so many times what the least of its like takes, and of so much: what compiles code for shapes
-# that it meets for the first time does so once.
-_ONCE_TIMES, _ONCE_NS = 10, 20_000_000
 _FEWER = 2 ** np.arange(9)  # 1 to _MANY
 _SAMPLES = 4_000_000  # calls looked at, spread evenly over ranks; more tell nothing new
 STRIDE = np.int64(0x9E3779B97F4A7C15 - (1 << 64))  # odd: a hash of several calls multiplies by it
@@ -47,7 +44,6 @@ class UndisturbedTimes:
 
     alike: NDArray[np.int64]  # [kinds] ascending
     host_ns: NDArray[np.int64]  # [kinds]
-    least_ns: NDArray[np.int64]  # [kinds] of those there are
     enough: NDArray[np.bool_]  # [kinds] there are enough of them to tell
     disturbed: float  # a call's usual time over what it costs alone
 
@@ -64,9 +60,7 @@ class UndisturbedTimes:
         least = _expected_least(ascending, first, count, _MANY) / np.interp(
             np.log(count), np.log(_FEWER), above
         )
-        return UndisturbedTimes(
-            kinds, least.astype(np.int64), ascending[first], count >= _ENOUGH, float(above[0])
-        )
+        return UndisturbedTimes(kinds, least.astype(np.int64), count >= _ENOUGH, float(above[0]))
 
     def applied(self, alike: NDArray[np.int64], host_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """[records] What their like cost alone."""
@@ -74,10 +68,7 @@ class UndisturbedTimes:
             return host_ns
         place, known = places(self.alike, alike)
         told = known & self.enough[place]
-        least = np.where(known, self.least_ns[place], host_ns)
-        once = (host_ns > _ONCE_TIMES * least) & (host_ns > _ONCE_NS)
-        own = np.where(once, least, host_ns) / self.disturbed
-        result: NDArray[np.int64] = np.where(told, self.host_ns[place], own)
+        result: NDArray[np.int64] = np.where(told, self.host_ns[place], host_ns / self.disturbed)
         return result.astype(host_ns.dtype)
 
 

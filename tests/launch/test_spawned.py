@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from maya.launch import Run
+from maya.launch.spawned import NOTE
 from maya.trace import collate
 
 Launch = Callable[..., Run]
@@ -43,7 +44,8 @@ def test_spawned_ranks_are_those_that_run(launch: Launch, spawn: str, code: str)
     run = launch(SPAWNING.replace("SPAWN", spawn).replace("CODE", code), 4)
     assert run.status == "traced", run.traceback
     assert (run.world, run.launched, set(run.representative_of)) == (4, 4, {0})
-    assert [each.members for each in collate(run).communicators] == [(0, 1, 2, 3)]
+    trace = collate(run)
+    assert [each.members for each in trace.communicators] == [(0, 1, 2, 3)] and NOTE in trace.notes
 
 
 def test_other_processes_than_maya_started_are_told_from_ranks(launch: Launch) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from maya.clusters import load
 from maya.estimate.likely import LikelyError
+from maya.launch.spawned import NOTE
 from maya.report.labels import duration, time_unit
 from maya.search.objective import Objective
 from maya.search.report import report_data, write_report
-from maya.search.results import Experiment, write_results
+from maya.search.results import Experiment, start_command, write_results
 from maya.simulate.types import Breakdown, Prediction
 
 PLOTS = ("memory-plot", "convergence-plot", "knobs-plot", "pareto-plot")
@@ -182,3 +183,12 @@ def test_files_say_the_same(experiment: Experiment, tmp_path: Path) -> None:
     launch = (tmp_path / "launch.sh").read_text()
     assert "--nnodes=4" in launch and '"--node-rank=$NODE_RANK"' in launch
     assert all(word in launch for word in best["command"] if word.startswith("--"))
+
+
+def test_a_script_that_spawns_its_ranks_is_started_once(experiment: Experiment) -> None:
+    best = experiment.search.ranking()[0]
+    assert best.outcome is not None
+    spawning = dataclasses.replace(best.outcome, prediction={**best.outcome.prediction, "notes": [NOTE]})
+    command = start_command(experiment, dataclasses.replace(best, outcome=spawning))
+    assert command[:2] == ["python", "train.py"]
+    assert command[2:] == start_command(experiment, best)[-len(command[2:]) :]

@@ -67,6 +67,27 @@ def test_host_time_is_the_median_of_equal_iterations(rank_writer: Any, tmp_path:
     assert job.iterations_recorded == 3
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "usual"),
+    [
+        (200_000_000, 400_000, 400_000),  # the first of them compiled
+        (200_000_000, 150_000_000, 175_000_000),  # both work on the host for so long
+        (900_000, 50_000, 475_000),
+    ],
+)
+def test_what_one_of_two_iterations_takes_once_is_not_its_time(
+    rank_writer: Any, tmp_path: Path, first: int, second: int, usual: int
+) -> None:
+    rank = rank_writer()
+    for host in (1_000_000_000, first, second):
+        rank.kernel("a", host_ns=1000)
+        rank.kernel("b", host_ns=host)
+        rank.step()
+    rank.write(tmp_path)
+    job = collate(run_of(tmp_path, (0,), (1, 3)))
+    assert job.ranks[0].records["host_ns"][1] == usual
+
+
 @pytest.mark.parametrize("last", [1, 2])  # iterations that are cut
 def test_iterations_that_go_around_a_pool_of_streams_are_equal(
     rank_writer: Any, tmp_path: Path, last: int

@@ -41,14 +41,6 @@ def test_a_rare_call_keeps_its_own_time():
     assert list(alone(np.array([7, 9000, 8]), np.array([0, 1, 2]))) == [7, 9000, 8]
 
 
-def test_what_a_rare_call_takes_once_is_not_its_time():
-    """As where a second iteration compiles, though it makes the calls of the fourth."""
-    operation = np.array([0, 1, 2, 0, 1, 2])
-    compiling, others = np.array([7, 200_000_000, 8, 7, 400_000, 8]), [7, 400_000, 8]
-    assert list(alone(compiling, operation)[3:]) == others
-    assert list(alone(compiling, operation)[1:3]) == [400_000, 8]
-
-
 def test_a_rare_call_is_as_disturbed_as_frequent_ones_are():
     operation = np.array([0, *([1] * 600)])
     host = np.array([900, *([10, 30, 30] * 200)])  # most take three times what they cost alone

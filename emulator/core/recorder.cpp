@@ -253,6 +253,8 @@ void annotate_once(const std::string& json_line) {
   if (recording() && lines.insert(json_line).second) annotate(json_line);
 }
 
+void note_once(std::string_view text) { annotate_once("{\"note\": " + json_quote(text) + "}"); }
+
 void refuse(std::string_view library, std::string_view function) {
   Process& self = process();
   std::lock_guard lock(self.refusals_mutex);

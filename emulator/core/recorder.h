@@ -76,6 +76,9 @@ void annotate(const std::string& json_line);
 // Likewise, each line once a rank.
 void annotate_once(const std::string& json_line);
 
+// Puts what a user should know there, once a rank.
+void note_once(std::string_view text);
+
 // Names a refused call once on stderr and in the .ops table, and counts it.
 void refuse(std::string_view library, std::string_view function);
 

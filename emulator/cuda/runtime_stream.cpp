@@ -1,7 +1,6 @@
 // Streams, events and host functions.
 #include <dlfcn.h>
 
-#include <string>
 #include <string_view>
 
 #include "core/recorder.h"
@@ -32,9 +31,9 @@ bool in_pytorch(const void* address) {
   return dladdr(address, &info) != 0 && std::string_view(info.dli_fname).ends_with("/libtorch_cuda.so");
 }
 
-const std::string kTimings =
-    "{\"note\": \"cudaEventElapsedTime answers 1 ms for each device operation between two events: the script's own "
-    "timings are not predictions\"}";
+constexpr std::string_view kTimings =
+    "cudaEventElapsedTime answers 1 ms for each device operation between two events: the script's own timings are not "
+    "predictions";
 
 }  // namespace
 
@@ -123,7 +122,7 @@ int cudaEventElapsedTime(float* milliseconds, void* start_handle, void* end_hand
     Event* end = find_event(end_handle);
     if (end == nullptr) return cudaErrorInvalidResourceHandle;
     const int error = elapsed_time(milliseconds, start, end);
-    if (asked && error == cudaSuccess) annotate_once(kTimings);
+    if (asked && error == cudaSuccess) note_once(kTimings);
     return error;
   });
 }

@@ -12,21 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "core/handle_pool.h"
 #include "core/process.h"
 #include "core/recorder.h"
 #include "math/cudnn_descriptor.h"
 #include "math/cudnn_handle.h"
+#include "math/cudnn_pool.h"
 #include "values/values.h"
 
 namespace maya::math::cudnn {
 namespace {
-
-template <class Object>
-HandlePool<Object, 1 << 18>& pool() {
-  static auto* const instance = new HandlePool<Object, 1 << 18>;  // outlives every caller's destructor
-  return *instance;
-}
 
 using Pointer = std::shared_ptr<Descriptor>;
 
@@ -383,9 +377,7 @@ extern "C" {
 // ---- handles ----
 
 Status cudnnCreate(Handle** handle) {
-  if (handle == nullptr) return Status::kBadParamNullPointer;
-  *handle = cudnn::pool<Handle>().create();
-  return Status::kSuccess;
+  return cudnn::create(handle);
 }
 
 Status cudnnDestroy(Handle* handle) {

@@ -2,12 +2,12 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "core/recorder.h"
 #include "math/cudnn_descriptor.h"
 #include "math/cudnn_handle.h"
 #include "math/cudnn_tensor.h"
+#include "math/memory_bound.h"
 #include "values/values.h"
 
 namespace maya::math::cudnn {
@@ -26,12 +26,8 @@ Status record_pass(const Handle* handle, const char* name, std::span<const Tenso
     if (find_tensor(tensor) == nullptr) return Status::kBadParam;
     bytes += tensor->bytes();
   }
-  const std::string description = std::string(R"("kind":"kernel","kernel":")") + name + R"(","grid":[)" +
-                                  std::to_string(written->sizes[1]) +  // a block a channel
-                                  R"(,1,1],"block":[512,1,1],"shared_bytes":0,"bytes":)" +
-                                  std::to_string(bytes);
-  const auto key = std::as_bytes(std::span(description));
-  record(RecordKind::kKernel, live->stream, intern_operation(key, [&] { return description; }));
+  constexpr int kThreads = 512;
+  record_memory_bound(name, written->sizes[1], kThreads, bytes, live->stream);  // a block a channel
   values::forget(output, static_cast<std::size_t>(written->bytes()));
   return Status::kSuccess;
 }

@@ -7,35 +7,16 @@
 #include <cstdint>
 #include <numeric>
 
-#include "core/handle_pool.h"
 #include "core/process.h"
 #include "core/recorder.h"
 #include "math/cudnn_descriptor.h"
 #include "math/cudnn_handle.h"
+#include "math/cudnn_pool.h"
 #include "math/cudnn_tensor.h"
 #include "values/values.h"
 
 namespace maya::math::cudnn {
 namespace {
-
-template <class Object>
-HandlePool<Object, 1 << 16>& pool() {
-  static auto* const instance = new HandlePool<Object, 1 << 16>;  // outlives every caller's destructor
-  return *instance;
-}
-
-template <class Object>
-Status create(Object** handle) {
-  if (handle == nullptr) return Status::kBadParamNullPointer;
-  *handle = pool<Object>().create();
-  return Status::kSuccess;
-}
-
-template <class Object>
-Status destroy(Object* handle) {
-  if (handle == nullptr) return Status::kSuccess;
-  return pool<Object>().destroy(handle) ? Status::kSuccess : Status::kBadParam;
-}
 
 Status set_dropout(Dropout* dropout, float probability) {
   if (find_dropout(dropout) == nullptr) return Status::kBadParam;

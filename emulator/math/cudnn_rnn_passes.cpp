@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "math/cudnn_rnn.h"
 #include "math/cudnn_tensor.h"
 #include "math/gemm.h"
+#include "math/memory_bound.h"
 #include "values/values.h"
 
 namespace maya::math::cudnn {
@@ -54,7 +54,7 @@ class Pass {
  public:
   Pass(const Handle& handle, const Recurrent& layers, const Sequences& input)
       : stream_(handle.stream), layers_(layers), tokens_(input.tokens()), alive_(input.alive()) {
-    annotate_once("{\"note\": " + json_quote(kAssumed) + "}");
+    note_once(kAssumed);
   }
 
   void forward(bool training) const {
@@ -123,12 +123,9 @@ class Pass {
 
   void kernel(const std::string& name, std::int64_t elements) const {
     if (elements == 0) return;
-    const std::string description =
-        R"("kind":"kernel","kernel":)" + json_quote(name) + R"(,"grid":[)" +
-        std::to_string((elements + 255) / 256) + R"(,1,1],"block":[256,1,1],"shared_bytes":0,"bytes":)" +
-        std::to_string(elements * dtype_bytes(layers_.type));
-    const auto key = std::as_bytes(std::span(description));
-    record(RecordKind::kKernel, stream_, intern_operation(key, [&] { return description; }));
+    constexpr int kThreads = 256;
+    const std::int64_t blocks = (elements + kThreads - 1) / kThreads;
+    record_memory_bound(name, blocks, kThreads, elements * dtype_bytes(layers_.type), stream_);
   }
 
   void* stream_;

@@ -4,19 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/handle_pool.h"
 #include "math/cudnn_descriptor.h"
 #include "math/cudnn_handle.h"
+#include "math/cudnn_pool.h"
 
 namespace maya::math::cudnn {
-namespace {
-
-HandlePool<Tensor, 1 << 18>& tensors() {
-  static auto* const pool = new HandlePool<Tensor, 1 << 18>;  // outlives every caller's destructor
-  return *pool;
-}
-
-}  // namespace
 
 std::int64_t Tensor::bytes() const {
   std::int64_t elements = rank > 0 ? 1 : 0;
@@ -32,7 +24,7 @@ void Tensor::set_contiguous(std::int32_t of, std::initializer_list<int> dimensio
   for (std::size_t i = dimensions.size(); i-- > 0; stride *= sizes[i]) strides[i] = stride;
 }
 
-Tensor* find_tensor(const void* handle) { return tensors().find(handle); }
+Tensor* find_tensor(const void* handle) { return pool<Tensor>().find(handle); }
 
 }  // namespace maya::math::cudnn
 
@@ -42,16 +34,8 @@ namespace cudnn = maya::math::cudnn;
 
 extern "C" {
 
-Status cudnnCreateTensorDescriptor(Tensor** tensor) {
-  if (tensor == nullptr) return Status::kBadParamNullPointer;
-  *tensor = cudnn::tensors().create();
-  return Status::kSuccess;
-}
-
-Status cudnnDestroyTensorDescriptor(Tensor* tensor) {
-  if (tensor == nullptr) return Status::kSuccess;
-  return cudnn::tensors().destroy(tensor) ? Status::kSuccess : Status::kBadParam;
-}
+Status cudnnCreateTensorDescriptor(Tensor** tensor) { return cudnn::create(tensor); }
+Status cudnnDestroyTensorDescriptor(Tensor* tensor) { return cudnn::destroy(tensor); }
 
 Status cudnnSetTensorNdDescriptor(Tensor* tensor, std::int32_t type, int rank, const int* sizes,
                                   const int* strides) {

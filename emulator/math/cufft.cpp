@@ -10,11 +10,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "core/recorder.h"
+#include "math/memory_bound.h"
 #include "math/types.h"
 #include "values/values.h"
 
@@ -111,12 +111,9 @@ void run(const Plan& plan, void* to) {
     const std::size_t written = pass == count - 1 ? plan.bytes(plan.output) : whole;
     const std::string name = "cufft_" + std::string(dtype_name(plan.input)) + "_" + std::string(dtype_name(plan.output)) +
                              "_" + shape + "_pass" + std::to_string(pass + 1);
-    const std::string description = R"("kind":"kernel","kernel":)" + json_quote(name) + R"(,"grid":[)" +
-                                    std::to_string(std::max<std::int64_t>(plan.elements(plan.output) / 1024, 1)) +
-                                    R"(,1,1],"block":[256,1,1],"shared_bytes":0,"bytes":)" +
-                                    std::to_string(read + written);
-    const auto key = std::as_bytes(std::span(description));
-    record(RecordKind::kKernel, plan.stream, intern_operation(key, [&] { return description; }));
+    constexpr int kThreads = 256, kElementsABlock = 1024;
+    const std::int64_t blocks = std::max<std::int64_t>(plan.elements(plan.output) / kElementsABlock, 1);
+    record_memory_bound(name, blocks, kThreads, static_cast<std::int64_t>(read + written), plan.stream);
   }
   values::forget(to, plan.bytes(plan.output));
 }

@@ -56,9 +56,7 @@ Executors& executors() {
 
 thread_local Assumption assumed_input = Assumption::kNone;  // of the operation that this thread is at
 
-// The host reads it: the way that the script takes from here on may follow from it.
-void note(std::string_view text) { annotate_once("{\"note\": " + json_quote(text) + "}"); }
-
+// What is said where the host reads it: the way that the script takes from here on may follow from it.
 constexpr std::string_view kBalanced =
     "what is picked by values that nobody computes (the experts of a token) is taken to be balanced: each expert gets "
     "equally many tokens";
@@ -121,9 +119,9 @@ void copy(void* destination, const void* source, std::size_t bytes) {
 
 void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   const bool real = bytes <= kCountableBytes && known(source, bytes);
-  if (real && Derivation::picked()) note(kBalanced);
-  if (real && Derivation::scored()) note(kScored);
-  if (!real && known_bytes().uncomputed(address(source))) note(kUncomputed);
+  if (real && Derivation::picked()) note_once(kBalanced);
+  if (real && Derivation::scored()) note_once(kScored);
+  if (!real && known_bytes().uncomputed(address(source))) note_once(kUncomputed);
   if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
   else zero(destination, bytes);
 }

@@ -196,19 +196,28 @@ def _keep(store: Store) -> Store:
     return store
 
 
+def _own_store(port: int, world: int) -> TCPStore:
+    """The launcher's, which serves all of a job's ranks."""
+    return TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
+
+
+def _meet_by(handler: Callable[..., Iterator[tuple[Store, int, int]]]) -> None:
+    """Has `init_process_group` find its store by `handler`, whatever address the script names."""
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+    rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
+
+
 def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
     """From here on `init_process_group` and `new_group` succeed though nobody else may be there."""
     importlib.import_module(
         "torch.testing._internal.distributed.fake_pg"
     )  # registers PyTorch's `fake` backend
     groups = Groups(rank, Path(log))
-    rendezvous = importlib.import_module("torch.distributed.rendezvous")
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
-        inner = TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
-        yield _keep(AnsweringStore(inner, groups, world)), rank, world
+        yield _keep(AnsweringStore(_own_store(port, world), groups, world)), rank, world
 
-    rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
+    _meet_by(handler)
     _watch_new_groups(groups, apart=True)
     distributed_c10d.split_group = torch.distributed.split_group = _split_into_new_groups
     gather_objects_in_bulk()
@@ -238,26 +247,19 @@ def name_communicators(rank: int, world: int, port: int) -> None:
     """From here on a communicator is known by its members, though some may have ended when it is made. The world meets
     at Maya's store, whatever address the script names: several jobs of it may run on this machine."""
     groups = Groups(rank)
-    handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
 
-    def meeting(original: Callable[..., Any]) -> Callable[..., Any]:
-        def handler(
-            url: str, timeout: datetime.timedelta, **options: Any
-        ) -> Iterator[tuple[Store, int, int]]:
-            asked = parse_qs(urlparse(url).query)
-            size = int(asked.get("world_size", [os.environ.get("WORLD_SIZE", world)])[0])
-            if size != world:
-                raise RuntimeError(
-                    f"the script makes a world of {size:,} ranks where Maya has started {world:,}: "
-                    f"ask for --gpus {size}"
-                )
-            own_rank = int(asked.get("rank", [os.environ.get("RANK", rank)])[0])
-            inner = TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
-            yield _keep(NamingStore(inner, groups, world)), own_rank, world
+    def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
+        asked = parse_qs(urlparse(url).query)
+        size = int(asked.get("world_size", [os.environ.get("WORLD_SIZE", world)])[0])
+        if size != world:
+            raise RuntimeError(
+                f"the script makes a world of {size:,} ranks where Maya has started {world:,}: "
+                f"ask for --gpus {size}"
+            )
+        own_rank = int(asked.get("rank", [os.environ.get("RANK", rank)])[0])
+        yield _keep(NamingStore(_own_store(port, world), groups, world)), own_rank, world
 
-        return handler
-
-    handlers.update({scheme: meeting(handlers[scheme]) for scheme in ("env", "tcp")})
+    _meet_by(handler)
     _watch_new_groups(groups, apart=False)
 
 

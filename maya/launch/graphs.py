@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
-from maya.launch.layout import FLAG_GRAPH, HEADER, HEADER_BYTES, RAW_RECORD, rank_path
+from maya.launch.layout import FLAG_GRAPH, rank_path
+from maya.launch.observed import recorded
 from maya.launch.types import Job
 
 # Optimizer steps within which a script that speaks of graphs replays one. PyTorch asks for eleven iterations before a
@@ -29,7 +28,7 @@ def speaks_of_graphs(job: Job) -> int | None:
 
 def replayed(directory: Path, ranks: Iterable[int]) -> bool:
     """Whether one of the ranks has replayed a graph so far."""
-    return any(_replayed(rank_path(directory, rank)) for rank in ranks)
+    return any((recorded(rank_path(directory, rank))["flags"] & FLAG_GRAPH).any() for rank in ranks)
 
 
 def _source(job: Job) -> Path | None:
@@ -38,11 +37,3 @@ def _source(job: Job) -> Path | None:
         return Path(job.script)
     place = Path(*job.script.split("."))
     return next((path for path in (place.with_suffix(".py"), place / "__main__.py") if path.exists()), None)
-
-
-def _replayed(path: Path) -> bool:
-    count = int(np.fromfile(path, HEADER, 1)[0]["records"])
-    if not count:
-        return False
-    records = np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,))
-    return bool((records["flags"] & FLAG_GRAPH).any())

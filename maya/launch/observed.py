@@ -40,13 +40,18 @@ class Observed:
         return 1 - both / made if made else 0.0
 
 
+def recorded(path: Path) -> NDArray[np.void]:
+    """[records, RAW_RECORD] of a trace so far: its rank may be running."""
+    count = int(np.fromfile(path, HEADER, 1)[0]["records"])
+    return np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,)) if count else np.empty(0, RAW_RECORD)
+
+
 def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     """`segment_hash` is that of the iteration; None: the script ended without an optimizer step."""
     path = rank_path(directory, rank)
-    count = int(np.fromfile(path, HEADER, 1)[0]["records"])
-    if not count:
+    records = recorded(path)
+    if not len(records):
         return Observed(segment_hash or 0, 0)
-    records = np.memmap(path, RAW_RECORD, "r", HEADER_BYTES, (count,))
     steps = np.flatnonzero(records["kind"] == RecordKind.STEP)
     start = int(steps[-2]) + 1 if len(steps) > 1 else 0
     segment = int(records["hash"][-1]) if segment_hash is None else segment_hash

@@ -27,16 +27,20 @@ _DISTURBED = 1.15  # one framework's reading this far above the other's, for the
 class GemmTable:
     """`seconds[i, j, l]` for C[m, n] = A[m, k] B[k, n] at m[i], n[j], k[l]; NaN where not measured.
 
-    m counts tokens and n output features (the table's convention); all axes are sorted.
+    m counts tokens and n output features (the table's convention); all axes are sorted. `exact` is None for all where
+    the seconds are differences of readings (`_read_fp8_gemm`).
     """
 
     m: FloatArray
     n: FloatArray
     k: FloatArray
     seconds: FloatArray
+    differences: bool = False
 
     def exact(self, m: int, n: int, k: int) -> float | None:
         """The measured duration in seconds, or None where there is no such entry."""
+        if self.differences:
+            return None
         at = []
         for axis, value in ((self.m, m), (self.n, n), (self.k, k)):
             index = int(np.searchsorted(axis, value))
@@ -60,7 +64,7 @@ def _gemm_table(device_key: str, label: str) -> GemmTable | None:
     arrays = _cached(f"gemm-{device_key}-{label}", lambda: _read_gemm(device_key, label))
     if arrays["seconds"].size == 0:
         return None
-    return GemmTable(arrays["m"], arrays["n"], arrays["k"], arrays["seconds"])
+    return GemmTable(arrays["m"], arrays["n"], arrays["k"], arrays["seconds"], differences=label == "fp8")
 
 
 @lru_cache
@@ -88,7 +92,7 @@ def _system(device_key: str) -> Path:
 def _cached(name: str, read: Any) -> dict[str, NDArray[Any]]:
     """The arrays of that name from the cache; `read` and keep them when they are not there yet."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maya"
-    path = home / f"{name}-{metadata.version('aiconfigurator-core')}-1.npz"
+    path = home / f"{name}-{metadata.version('aiconfigurator-core')}-2.npz"
     try:
         with np.load(path) as stored:
             return dict(stored)
@@ -104,36 +108,64 @@ def _cached(name: str, read: Any) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _frame(device_key: str, label: str, framework: str) -> Any:
-    """[m, n, k] -> latency in ms of the newest version of that framework's table; m = 0 rows left out."""
+def _readings(device_key: str, kind: str, framework: str, label: str, shape: list[str]) -> Any:
+    """`shape` -> latency in ms of the newest version of that framework's table; rows of m = 0 left out."""
     import pandas as pd
 
-    files = sorted((_system(device_key) / "gemm" / framework).glob("*/gemm_perf.parquet"))
-    frames = [pd.read_parquet(file, columns=["gemm_dtype", "m", "n", "k", "latency"]) for file in files[-1:]]
-    if not frames:
+    operation, dtype = _FILES[kind]
+    files = sorted((_system(device_key) / operation / framework).glob(f"*/{kind}_perf.parquet"))
+    if not files:
         return None
-    rows = frames[0][(frames[0].gemm_dtype == label) & (frames[0].m > 0) & (frames[0].latency > 0)]
-    return rows.groupby(["m", "n", "k"]).latency.median()
+    rows = pd.read_parquet(files[-1], columns=[dtype, *shape, "latency"])
+    return rows[(rows[dtype] == label) & (rows.m > 0)].groupby(shape).latency.median()
+
+
+# Kind of table -> its folder, the column that names the type.
+_FILES = {
+    "gemm": ("gemm", "gemm_dtype"),
+    "computescale": ("quantize", "quant_dtype"),
+    "scale_matrix": ("quantize", "quant_dtype"),
+}
 
 
 def _read_gemm(device_key: str, label: str) -> dict[str, NDArray[Any]]:
-    """sglang's readings (torch.nn.functional.linear, hence PyTorch's own cuBLAS call), trtllm's beside."""
-    import pandas as pd
-
-    first, second = (_frame(device_key, label, framework) for framework in ("sglang", "trtllm"))
-    present = [series for series in (first, second) if series is not None]
-    if not present:
+    latency = _fp8_latency(device_key) if label == "fp8" else _latency(device_key, label)
+    if latency is None:
         return {axis: np.empty(0) for axis in ("m", "n", "k", "seconds")}
-    latency = present[0]
-    for other in present[1:]:
-        both = pd.concat([latency, other], axis=1, keys=["first", "second"])
-        disturbed = both["first"].isna() | (both["first"] > _DISTURBED * both["second"])
-        latency = both["second"].where(disturbed, both["first"])
     axes = [np.unique(latency.index.get_level_values(level).to_numpy(np.float64)) for level in range(3)]
     seconds = np.full([axis.size for axis in axes], np.nan)
     at = [np.searchsorted(axis, latency.index.get_level_values(level)) for level, axis in enumerate(axes)]
     seconds[tuple(at)] = latency.to_numpy() * 1e-3
     return {"m": axes[0], "n": axes[1], "k": axes[2], "seconds": seconds}
+
+
+def _latency(device_key: str, label: str) -> Any:
+    """sglang's readings (torch.nn.functional.linear, hence PyTorch's own cuBLAS call), trtllm's beside."""
+    import pandas as pd
+
+    shape = ["m", "n", "k"]
+    first, second = (_readings(device_key, "gemm", name, label, shape) for name in ("sglang", "trtllm"))
+    if first is None or second is None:
+        return second if first is None else first
+    both = pd.concat([first, second], axis=1, keys=["first", "second"])
+    disturbed = both["first"].isna() | (both["first"] > _DISTURBED * both["second"])
+    return both["second"].where(disturbed, both["first"])
+
+
+def _fp8_latency(device_key: str) -> Any:
+    """What trtllm's linear layer takes (cuBLAS' product, as PyTorch's) less what it takes to bring its input to FP8.
+
+    Every framework's reading of an FP8 product holds both. trtllm's second part was read by itself: to find the scale
+    (`computescale`, what that adds) and to apply it (`scale_matrix`). sglang's and vLLM's products are CUTLASS'."""
+    layer = _readings(device_key, "gemm", "trtllm", "fp8", ["m", "n", "k"])
+    parts = [
+        _readings(device_key, kind, "trtllm", "fp8", ["m", "k"]) for kind in ("computescale", "scale_matrix")
+    ]
+    if layer is None or any(part is None for part in parts):
+        return None
+    input_ms = parts[0].add(parts[1]).reindex(layer.index.droplevel("n"))
+    product = layer - input_ms.to_numpy()
+    return product[product > 0]
 
 
 _COLLECTIVES = {"alltoall": "all_to_all"}

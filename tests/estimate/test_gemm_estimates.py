@@ -51,6 +51,27 @@ def test_a_measured_shape_gets_its_measured_duration(cluster: str) -> None:
     assert answer.provenance[0] == Provenance.PROFILED
 
 
+@pytest.mark.parametrize(
+    "cluster, tokens, features, k, microseconds",
+    [
+        ("dgx-h200", 1024, 384, 768, 5.5),
+        ("dgx-h200", 4096, 512, 2048, 11.6),
+        ("dgx-h200", 2048, 2048, 4096, 27.9),
+        ("dgx-h200", 8192, 1536, 4096, 81.0),
+        ("dgx-h200", 2048, 12288, 12288, 446),
+        ("dgx-h100", 512, 2048, 4096, 13.2),
+        ("dgx-h100", 4096, 2048, 8192, 99.8),
+    ],
+)
+def test_a_product_in_fp8_takes_what_it_took_without_the_quantisation_of_its_input(
+    cluster: str, tokens: int, features: int, k: int, microseconds: float
+) -> None:
+    """Measured by PyTorch's profiler (scripts/measure); the tables' readings hold both, twice as much for some."""
+    answer = Estimator(load(cluster)).estimate([linear(tokens, features, k, "fp8_e4m3")])
+    assert answer.seconds[0] == pytest.approx(microseconds * 1e-6, rel=0.25)
+    assert answer.provenance[0] == Provenance.LEARNED
+
+
 def test_tokens_are_the_tables_m() -> None:
     """128 tokens x 65,536 features is another kernel than 65,536 x 128."""
     table = gemm_table("h100_sxm", "bf16")

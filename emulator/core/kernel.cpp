@@ -52,8 +52,9 @@ struct LaunchKey {
   std::uint64_t name;
   std::uint64_t elements, bytes, shared_bytes;
   std::uint32_t grid[3], block[3];
+  KernelWork work;
 };
-static_assert(sizeof(LaunchKey) == 56);
+static_assert(sizeof(LaunchKey) == 88);
 
 std::string triple(const std::uint32_t (&values)[3]) {
   return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " + std::to_string(values[2]) + "]";
@@ -65,6 +66,11 @@ std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
                      ", \"shared_bytes\": " + std::to_string(key.shared_bytes);
   if (key.elements) text += ", \"elements\": " + std::to_string(key.elements);
   if (key.bytes) text += ", \"bytes\": " + std::to_string(key.bytes);
+  const auto& [instructions, doubles, specials, lines] = key.work;
+  if (instructions) {
+    text += ", \"work\": [" + std::to_string(instructions) + ", " + std::to_string(doubles) + ", " +
+            std::to_string(specials) + ", " + std::to_string(lines) + "]";
+  }
   return text;
 }
 
@@ -121,12 +127,13 @@ KernelInfo* find_kernel(const void* function_or_handle) {
 }
 
 void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
-                   std::size_t shared_bytes, void* stream, std::uint64_t bytes) {
+                   std::size_t shared_bytes, void* stream, std::uint64_t bytes, const KernelWork& work) {
   if (!recording()) return;
   LaunchKey key{};
   key.name = kernel.name_hash;
   key.shared_bytes = shared_bytes;
   key.bytes = bytes;
+  key.work = work;
   std::copy_n(grid, 3, key.grid);
   std::copy_n(block, 3, key.block);
   if (args) count_elements(kernel, grid, args, key);

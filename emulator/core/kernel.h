@@ -38,9 +38,15 @@ KernelInfo* register_kernel(std::string mangled, const void* host_function);
 // The kernel behind a host stub or a handle; nullptr: unknown. Its name is demangled.
 KernelInfo* find_kernel(const void* function_or_handle);
 
-// One launch: interns the operation, records it and lets small values compute. `bytes`: what it reads and
-// writes where the caller can tell; 0: as far as the kernel's name tells.
-void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3],
-                   void** args, std::size_t shared_bytes, void* stream, std::uint64_t bytes = 0);
+// Over all threads of a launch: instructions that are issued, and how many of them go to the units for double precision
+// and to those for special functions; lines of 128 bytes that its warps ask for, each time anew.
+struct KernelWork {
+  std::uint64_t instructions = 0, doubles = 0, specials = 0, lines = 0;
+};
+
+// One launch: interns the operation, records it and lets small values compute. `bytes`: what it reads and writes where
+// the caller can tell; 0: as far as the kernel's name tells. `work`: likewise; none: not known.
+void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
+                   std::size_t shared_bytes, void* stream, std::uint64_t bytes = 0, const KernelWork& work = {});
 
 }  // namespace maya

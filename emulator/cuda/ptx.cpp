@@ -102,6 +102,23 @@ Op operation(std::string_view base, const std::vector<std::string_view>& modifie
   return plain == kPlain.end() ? Op::kUnknown : plain->second;
 }
 
+// What an instruction of PTX comes to in the device's own: few have one, moves have none. Divisions in double precision
+// start from a special function's reciprocal and refine it.
+Kernel::Work work_of(std::string_view base, const std::vector<std::string_view>& modifiers) {
+  const auto has = [&](std::string_view word) { return std::ranges::find(modifiers, word) != modifiers.end(); };
+  constexpr std::array<std::string_view, 6> kFree{"mov", "cvta", "createpolicy", "ret", "exit", "brx"};
+  constexpr std::array<std::string_view, 8> kSpecial{"ex2", "lg2", "sin", "cos", "rcp", "rsqrt", "sqrt", "tanh"};
+  const bool wide = has("f64"), exact = has("rn");
+  if (std::ranges::find(kFree, base) != kFree.end() || (base == "ld" && has("param"))) return {};
+  if (base == "div" && wide) return {18, 10, 1, 0};
+  if (base == "div" && (has("f32") || has("f16"))) return {exact ? 10.0 : 6.0, 0, 1, 0};
+  if (base == "div" || base == "rem") return {20, 0, 1, 0};
+  if (std::ranges::find(kSpecial, base) != kSpecial.end()) return {exact ? 8.0 : 1.0, wide ? 8.0 : 0.0, 1, 0};
+  if (base == "cvt") return {1, 0, wide || has("s64") || has("u64") ? 1.0 : 0.0, 0};
+  if (base == "selp") return {wide || has("b64") ? 2.0 : 1.0, 0, 0, 0};
+  return {1, wide && base != "ld" && base != "st" ? 1.0 : 0.0, 0, 0};
+}
+
 bool is_memory(Op op) {
   return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy;
 }
@@ -182,6 +199,7 @@ class PtxParser {
     const auto words = split(text.substr(0, end), '.');
     const std::vector<std::string_view> modifiers(words.begin() + 1, words.end());
     instruction.op = operation(words.front(), modifiers);
+    instruction.work = work_of(words.front(), modifiers);
     read_modifiers(instruction, modifiers);
     read_operands(instruction, split_operands(text.substr(end)));
     kernel_.instructions_.push_back(std::move(instruction));
@@ -326,7 +344,37 @@ struct Touched {
 };
 using Footprint = std::map<std::pair<int, bool>, Touched>;  // by (pointer parameter, written)
 
-// One thread: registers and the run through the instructions.
+// The lines that the threads of a warp ask for together: threads access memory in the same order.
+class WarpLines {
+ public:
+  void begin_thread() { access_ = 0; }
+
+  void add(std::uint64_t address, std::uint64_t bytes) {
+    if (access_ == accesses_.size()) accesses_.emplace_back();
+    for (std::uint64_t line = address / kLine; line <= (address + bytes - 1) / kLine; ++line) {
+      accesses_[access_].push_back(line);
+    }
+    ++access_;
+  }
+
+  // How many they were; the next warp's come then.
+  double take() {
+    std::size_t lines = 0;
+    for (std::vector<std::uint64_t>& access : accesses_) {
+      std::ranges::sort(access);
+      lines += access.size() - std::ranges::unique(access).size();
+      access.clear();
+    }
+    return static_cast<double>(lines);
+  }
+
+ private:
+  static constexpr std::uint64_t kLine = 128;
+  std::vector<std::vector<std::uint64_t>> accesses_;
+  std::size_t access_ = 0;
+};
+
+// One thread at a time: registers and the run through the instructions.
 class Thread {
  public:
   Thread(const std::vector<Kernel::Parameter>& parameters, const std::vector<Instruction>& instructions,
@@ -337,15 +385,25 @@ class Thread {
         footprint_(footprint),
         registers_(static_cast<std::size_t>(registers)) {}
 
+  // Of all threads that were run. A warp is 32 of them, one after the other.
+  Kernel::Work work() {
+    end_warp();
+    return work_;
+  }
+
+  void end_warp() { work_.lines += lines_.take(); }
+
   // False: the run depends on values that are not known, or is over the budget.
   bool run(const std::array<std::uint32_t, 12>& specials, std::uint64_t& steps_left) {
     specials_ = &specials;
+    lines_.begin_thread();
     std::ranges::fill(registers_, Value{});
     for (std::size_t at = 0; at < instructions_.size();) {
       if (steps_left-- == 0) return false;
       const Instruction& instruction = instructions_[at++];
       const int executed = guard(instruction);
       if (executed == 0) continue;
+      work_ += instruction.work;
       if (instruction.op == Op::kReturn && executed > 0) return true;
       if (instruction.op == Op::kBranch || instruction.op == Op::kReturn) {
         if (executed < 0 && !skips_arithmetic_only(instruction, at)) return false;
@@ -368,13 +426,18 @@ class Thread {
     return (value.bits != 0) != instruction.guard_negated ? 1 : 0;
   }
 
-  // A branch on a floating-point value, over its special cases: either way the same memory is touched.
+  // A branch on a floating-point value, over its special cases: either way the same memory is touched. What it skips may
+  // end in a jump to where it goes, too (the end of a loop that was laid out before its middle).
   bool skips_arithmetic_only(const Instruction& branch, std::size_t next) const {
+    if (branch.op != Op::kBranch) return false;
     const auto target = static_cast<std::size_t>(branch.target);
-    if (branch.op != Op::kBranch || target < next) return false;
-    return std::none_of(instructions_.begin() + static_cast<std::ptrdiff_t>(next),
-                        instructions_.begin() + static_cast<std::ptrdiff_t>(target),
-                        [](const Instruction& skipped) { return is_memory(skipped.op); });
+    for (; next != target && next < instructions_.size(); ++next) {
+      const Instruction& skipped = instructions_[next];
+      if (is_memory(skipped.op) || skipped.op == Op::kReturn) return false;
+      const bool jumps = skipped.op == Op::kBranch && skipped.guard < 0;
+      if (jumps || (target < next && skipped.op == Op::kBranch)) return jumps && skipped.target == branch.target;
+    }
+    return next == target;
   }
 
   Value read(const Operand& operand) const {
@@ -410,9 +473,10 @@ class Thread {
 
   void add(const Value& address, int bytes, bool written) {
     Touched& touched = footprint_[{address.pointer, written}];
-    if (address.known)
+    if (address.known) {
       touched.intervals.push_back({address.bits, static_cast<std::uint64_t>(bytes)});
-    else
+      lines_.add(address.bits, static_cast<std::uint64_t>(bytes));
+    } else
       touched.unplaced_bytes += static_cast<std::uint64_t>(bytes);
   }
 
@@ -522,6 +586,8 @@ class Thread {
   const std::vector<Instruction>& instructions_;
   const PtxLaunch& launch_;
   Footprint& footprint_;
+  WarpLines lines_;
+  Kernel::Work work_;
   const std::array<std::uint32_t, 12>* specials_ = nullptr;
   std::vector<Value> registers_;
 };
@@ -563,8 +629,22 @@ PtxKernel::Written written_span(const Sampled& sampled, int argument, const void
 
 }  // namespace
 
+struct PtxKernel::Block {
+  Footprint footprint;
+  Work work;
+};
+
 std::optional<PtxKernel> PtxKernel::parse(std::string_view ptx, std::string_view name) {
   return PtxParser().parse(ptx, name);
+}
+
+PtxKernel::Work& PtxKernel::Work::operator+=(const Work& other) {
+  instructions += other.instructions, doubles += other.doubles, specials += other.specials, lines += other.lines;
+  return *this;
+}
+
+PtxKernel::Work PtxKernel::Work::operator*(double times) const {
+  return {instructions * times, doubles * times, specials * times, lines * times};
 }
 
 std::uint64_t PtxKernel::Parameter::value(const void* argument) const {
@@ -587,6 +667,26 @@ std::vector<std::uint64_t> PtxKernel::scalars(void** arguments) const {
   return values;
 }
 
+bool PtxKernel::run_block(const PtxLaunch& launch, std::uint64_t index, std::uint64_t& steps_left, Block& block) const {
+  const std::uint32_t* grid = launch.grid;
+  const std::uint32_t* size = launch.block;
+  Thread thread(parameters_, instructions_, registers_, launch, block.footprint);
+  std::array<std::uint32_t, 12> specials{0, 0, 0};
+  specials[3] = static_cast<std::uint32_t>(index % grid[0]);
+  specials[4] = static_cast<std::uint32_t>(index / grid[0] % grid[1]);
+  specials[5] = static_cast<std::uint32_t>(index / grid[0] / grid[1]);
+  std::copy_n(size, 3, specials.begin() + 6);
+  std::copy_n(grid, 3, specials.begin() + 9);
+  constexpr std::uint32_t kWarp = 32;
+  for (std::uint32_t t = 0; t < size[0] * size[1] * size[2]; ++t) {
+    if (t % kWarp == 0) thread.end_warp();
+    specials[0] = t % size[0], specials[1] = t / size[0] % size[1], specials[2] = t / size[0] / size[1];
+    if (!thread.run(specials, steps_left)) return false;
+  }
+  block.work = thread.work();
+  return true;
+}
+
 std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const {
   const auto& [grid, block, arguments] = launch;
   if (arguments == nullptr && !parameters_.empty()) return std::nullopt;
@@ -595,37 +695,21 @@ std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const 
   std::erase_if(sample, [&](std::uint64_t index) { return index >= blocks; });
   std::ranges::sort(sample);
   sample.erase(std::ranges::unique(sample).begin(), sample.end());
+  const std::uint64_t interior_blocks = blocks - 1, interior_samples = sample.size() - 1;
 
+  Moved moved;
   std::map<std::pair<int, bool>, Sampled> totals;
   std::uint64_t steps_left = kStepBudget;
   for (const std::uint64_t index : sample) {
-    Footprint footprint;
-    Thread thread(parameters_, instructions_, registers_, launch, footprint);
-    const auto x = static_cast<std::uint32_t>(index % grid[0]),
-               y = static_cast<std::uint32_t>(index / grid[0] % grid[1]),
-               z = static_cast<std::uint32_t>(index / grid[0] / grid[1]);
-    const std::uint32_t threads = block[0] * block[1] * block[2];
-    for (std::uint32_t t = 0; t < threads; ++t) {
-      const std::array<std::uint32_t, 12> specials{t % block[0],
-                                                   t / block[0] % block[1],
-                                                   t / block[0] / block[1],
-                                                   x,
-                                                   y,
-                                                   z,
-                                                   block[0],
-                                                   block[1],
-                                                   block[2],
-                                                   grid[0],
-                                                   grid[1],
-                                                   grid[2]};
-      if (!thread.run(specials, steps_left)) return std::nullopt;
-    }
-    for (auto& [where, touched] : footprint) add_block(totals[where], touched, index == blocks - 1);
+    const bool last = index == blocks - 1;
+    Block run;
+    if (!run_block(launch, index, steps_left, run)) return std::nullopt;
+    for (auto& [where, touched] : run.footprint) add_block(totals[where], touched, last);
+    moved.work += run.work *
+                  (last ? 1.0 : static_cast<double>(interior_blocks) / static_cast<double>(interior_samples));
   }
 
-  Moved moved;
   for (const auto& [where, sampled] : totals) {
-    const std::uint64_t interior_blocks = blocks - 1, interior_samples = sample.size() - 1;
     const std::uint64_t all =
         sampled.last + (interior_samples == 0 ? 0 : sampled.interior * interior_blocks / interior_samples);
     moved.bytes += sampled.spans ? std::min(all, sampled.highest - sampled.lowest) : all;

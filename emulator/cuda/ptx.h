@@ -32,8 +32,17 @@ class PtxKernel {
     std::uint64_t bytes;
   };
 
+  // As KernelWork has it.
+  struct Work {
+    double instructions = 0, doubles = 0, specials = 0, lines = 0;
+
+    Work& operator+=(const Work& other);
+    Work operator*(double times) const;
+  };
+
   struct Moved {
     std::uint64_t bytes = 0;
+    Work work;
     std::vector<Written> written;
   };
 
@@ -112,6 +121,7 @@ class PtxKernel {
     char comparison[4] = {};
     int guard = -1;  // predicate register; -1: always executed
     bool guard_negated = false;
+    Work work;                 // of one thread; no lines
     int bytes = 0;             // of a memory access
     int target = 0;            // of a branch: instruction index
     std::vector<int> results;  // registers
@@ -120,6 +130,11 @@ class PtxKernel {
 
  private:
   friend class PtxParser;
+  struct Block;
+
+  // One block of a launch; false: it depends on values that are not known, or is over the budget.
+  bool run_block(const PtxLaunch& launch, std::uint64_t index, std::uint64_t& steps_left, Block& block) const;
+
   std::vector<Parameter> parameters_;
   std::vector<Instruction> instructions_;
   int registers_ = 0;

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from maya.trace.types import Kernel
+from maya.trace.types import Kernel, Work
 
 # The first of these in a name is the type of its operands.
 _ITEM = re.compile(
@@ -34,10 +34,6 @@ _NARROWING = re.compile(r"(?:bfloat16|float16|half)_copy_kernel_cuda\(.*?lambda\
 _STRIDED = re.compile(r"(?<!\w)elementwise_kernel<\d+, (\d+)")
 _ADDRESSED_BYTES = 2**31  # that a launch of a TensorIterator kernel reaches: larger operands take several
 _TRANSCENDENTAL = re.compile(r"gelu_backward|gelu")  # what its functions cost counts more than its bytes
-# Inductor's dropout runs Philox4x32-10 for each element, sixty instructions, where PyTorch's own kernel runs it for
-# four: twice the work with all else that an element takes.
-_COMPILED_DROPOUT = re.compile(r"triton_\w*native_dropout(?!_backward)")
-_WORK_ALONE = 2.0
 _GATHER = re.compile(r"indexSelect|vectorized_gather|index_elementwise|embedding_(?:forward|kernel)")
 _OUTPUTS = re.compile(r"reduce_kernel<\d+, [24],")
 # Where blocks that share an output meet, one after the other, in waits of memory.WAIT_S: by the sums over rows of
@@ -68,6 +64,7 @@ class Traffic:
     rows: float = 0.0  # each a block's work, with a cost of its own
     passes: float = 0.0  # of a block over the rows that it adds up, one after the other
     blocks: float = 0.0  # that share the work; 0: more than the device has multiprocessors
+    work: Work | None = None  # its instructions', where they could be read
 
 
 @dataclass(frozen=True)
@@ -185,6 +182,8 @@ def _matching(name: str) -> Family | None:
 
 def traffic(kernel: Kernel) -> Traffic | None:
     """The bytes that kernel moves, or None when nothing about it tells."""
+    if kernel.work is not None:
+        return Traffic(float(kernel.bytes or 0), work=kernel.work)
     if "symmetric_memory::" in kernel.name:  # a write to each peer and a read of what it wrote
         return Traffic(0.0, guessed=True, waits=2) if is_meeting(kernel) else None
     if "at::cuda" in kernel.name and "spin_kernel" in kernel.name and kernel.elements is not None:
@@ -228,9 +227,6 @@ def traffic(kernel: Kernel) -> Traffic | None:
 
 def _worked(kernel: Kernel, moved: float) -> Traffic | None:
     """Of a kernel whose arithmetic may take longer than the bytes it moves: the variant that costs its elements."""
-    if _COMPILED_DROPOUT.search(kernel.name):
-        elements, guessed = _elements(kernel)
-        return Traffic(moved, "dropout", guessed, elements=_WORK_ALONE * elements)
     if found := _TRANSCENDENTAL.search(kernel.operator.name):
         return Traffic(moved, found[0], elements=float(kernel.elements or 0))
     return None

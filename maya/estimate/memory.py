@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 from maya.clusters import Device, Link
+from maya.estimate import instructions
 from maya.estimate.fits import fit_for
 from maya.estimate.kernels import Traffic
 from maya.estimate.types import Provenance
@@ -40,6 +41,8 @@ def kernel_seconds(moved: Traffic, device: Device) -> tuple[float, Provenance]:
     fit = fit_for("memory", device, moved.variant)
     elementwise = fit_for("memory", device, "elementwise")
     seconds = work_seconds(moved, device, elementwise.coefficients | fit.coefficients)
+    if moved.work is not None:
+        seconds = max(seconds, instructions.work_seconds(moved.work, device))
     return floor_seconds(device) + seconds, fit.provenance
 
 

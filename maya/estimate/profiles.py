@@ -61,10 +61,11 @@ Key = tuple[str, str, str]  # device, operation, versions
 
 def identity(operation: Operation) -> str:
     """What decides an operation's duration, as text. Matrix products and convolutions are the same in whatever
-    operator they are called."""
+    operator they are called; what a kernel's instructions do goes with its name and its launch."""
     fields: dict[str, Any] = {"kind": type(operation).__name__.lower(), **asdict(operation)}
     if fields["kind"] in ("gemm", "convolution"):
         del fields["operator"]
+    fields.pop("work", None)
     return json.dumps(fields, sort_keys=True)
 
 

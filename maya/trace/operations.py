@@ -21,6 +21,7 @@ from maya.trace.types import (
     Operation,
     Operator,
     RecordKind,
+    Work,
 )
 
 COLLECTIVES = (
@@ -121,6 +122,7 @@ def _kernel(line: dict[str, Any], operator: Operator) -> Kernel:
         bytes=_optional(line.get("bytes")),
         operator=operator,
         attention=_attention(line["attention"]) if "attention" in line else None,
+        work=Work(*map(int, line["work"])) if "work" in line else None,
     )
 
 

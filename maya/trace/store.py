@@ -26,6 +26,7 @@ from maya.trace.types import (
     Operation,
     Operator,
     RankTrace,
+    Work,
 )
 
 VERSION: Final = 2
@@ -143,6 +144,8 @@ def _operation(members: dict[str, Any]) -> Operation:
     if "operator" in {field.name for field in fields(kind)}:
         operator = members.pop("operator")
         members["operator"] = Operator(operator["name"], tuple(map(tuple, operator["sizes"])))
+    if members.get("work") is not None:
+        members["work"] = Work(*members["work"])
     operation: Operation = kind(**_tuples(members))
     return operation
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,16 @@ class Operator:
     sizes: tuple[tuple[int, ...], ...] = ()
 
 
+class Work(NamedTuple):
+    """What a launch's threads do, all told: instructions that are issued, and how many of them go to the units for
+    double precision and to those for special functions; lines of 128 bytes that its warps ask for, each time anew."""
+
+    instructions: int
+    doubles: int
+    specials: int
+    lines: int
+
+
 @dataclass(frozen=True)
 class Kernel:
     name: str  # demangled
@@ -31,6 +41,7 @@ class Kernel:
     # Of cuDNN's fused attention: batch, query heads, queries, keys, head dim, and 1 if it is causal (older traces do
     # not say).
     attention: tuple[int, ...] | None = None
+    work: Work | None = None  # where its instructions could be read: Triton's
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,73 @@ result = [missing, cuda.cuLaunchKernel(function, 0, 1, 1, 128, 1, 1, 0, None, ar
     assert launch["kernel"] == "touch"
     assert (launch["grid"], launch["block"]) == ([8, 1, 1], [128, 1, 1])
     assert launch["bytes"] == 1000 * 4
+    stores, lines = 1000, 1000 * 4 // 128 + 1  # of which the last is not full
+    assert launch["work"] == [1024 * 3 + stores, 0, 0, lines]  # mad, setp and mad each
+
+
+def entry(body: str) -> str:
+    """A kernel of one pointer whose %rd1 is that, %r1 the thread and %r2 the block, of four threads' blocks or more."""
+    return (
+        ".version 8.0\\n.target sm_90\\n.address_size 64\\n"
+        ".visible .entry touch(\\n.param .u64 .ptr .global touch_param_0\\n)\\n{\\n"
+        "ld.param.b64 %rd1, [touch_param_0];\\nmov.u32 %r1, %tid.x;\\nmov.u32 %r2, %ctaid.x;\\n"
+        + "\\n".join(body.split("\n"))
+        + "\\nret;\\n}\\n"
+    )
+
+
+def launched(emulate: Callable[..., Any], body: str) -> dict[str, Any]:
+    """What 8 blocks of 128 threads of that kernel are recorded as."""
+    run = emulate(
+        CUDA
+        + f"""
+module, function = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuModuleLoadData(byref(module), b"{entry(body)}") == 0
+assert cuda.cuModuleGetFunction(byref(function), module, b"touch") == 0
+pointer = u64(0x7f0000000000)
+arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
+result = cuda.cuLaunchKernel(function, 8, 1, 1, 128, 1, 1, 0, None, arguments, None)
+"""
+    )
+    assert run.result == 0
+    (launch,) = run.launched("kernel")
+    return launch
+
+
+def test_bytes_far_apart_ask_for_a_line_each(emulate: Callable[..., Any]) -> None:
+    launch = launched(
+        emulate,
+        "mad.lo.s32 %r3, %r1, 4096, %r2;\ncvt.s64.s32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\n"
+        "st.global.b8 [ %rd3 ], %r1;",
+    )
+    assert launch["bytes"] == 8 * 128
+    assert launch["work"][3] == 8 * 128
+
+
+def test_divisions_and_functions_are_counted_by_their_units(emulate: Callable[..., Any]) -> None:
+    launch = launched(
+        emulate,
+        "cvt.rn.f64.s32 %fd1, %r1;\ndiv.rn.f64 %fd2, %fd1, %fd1;\nadd.f64 %fd3, %fd2, %fd1;\n"
+        "ex2.approx.ftz.f32 %f1, %f2;\nmul.f32 %f3, %f1, %f1;",
+    )
+    threads, division = 8 * 128, (18, 10, 1)
+    instructions, doubles, specials, lines = (each // threads for each in launch["work"])
+    assert (doubles, lines) == (division[1] + 1, 0)
+    assert specials == division[2] + 2  # the conversion and the exponential
+    assert instructions == division[0] + 4
+
+
+def test_arithmetic_that_a_loaded_value_skips_leads_back_to_the_loop(emulate: Callable[..., Any]) -> None:
+    """As LLVM lays a loop out whose end comes before its middle: both ways go to where the loop ends."""
+    launch = launched(
+        emulate,
+        "mov.b32 %r5, 0;\nbra.uni $MIDDLE;\n$END:\nadd.s32 %r5, %r5, 1;\nsetp.lt.s32 %p1, %r5, 4;\n"
+        "@%p1 bra $MIDDLE;\nbra.uni $DONE;\n$MIDDLE:\nmad.wide.s32 %rd2, %r1, 4, %rd1;\n"
+        "ld.global.b32 %r6, [ %rd2 ];\nsetp.lt.u32 %p2, %r6, 77;\n@%p2 bra $END;\n"
+        "fma.rn.f32 %f1, %f1, %f1, %f1;\nbra.uni $END;\n$DONE:",
+    )
+    assert launch["bytes"] == 128 * 4  # all blocks read the same
+    assert launch["work"][3] == 8 * 4 * 4  # blocks, warps, turns
 
 
 def test_dlsym_on_an_nvidia_library_gives_the_emulators_symbol(emulate: Callable[..., Any]) -> None:

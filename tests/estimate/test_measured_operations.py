@@ -11,7 +11,7 @@ from maya.clusters import load
 from maya.estimate import Estimator
 from maya.estimate.profiles import Profiles, identity, operation_of
 from maya.estimate.types import Provenance
-from maya.trace.types import Convolution, Kernel, Operation, Operator
+from maya.trace.types import Convolution, Kernel, Operation, Operator, Work
 
 MEASURED = [
     (operation_of(json.dumps(row["operation"])), row["microseconds"] * 1e-6)
@@ -102,15 +102,30 @@ def test_dropout_draws_its_mask(dtype: str, sizes: tuple[int, ...], measured_s: 
     assert seconds(kernel) == pytest.approx(measured_s, rel=0.12)
 
 
-def test_compiled_dropout_draws_each_element_by_itself() -> None:
-    tensor = (2048, 4, 1024)
-    operator = Operator("CompiledFunction", (tensor, tensor, (1024,)))
-    forward, backward = (
-        Kernel(f"triton_poi_fused_{of}_0", (8192, 1, 1), (128, 1, 1), bytes=58_722_312, operator=operator)
-        for of in ("add_native_dropout", "native_dropout_backward")
-    )
-    assert seconds(forward) == pytest.approx(32.8e-6, rel=0.1)  # on an H200
-    assert seconds(backward) < 0.6 * seconds(forward)  # reads the mask that was drawn
+@pytest.mark.parametrize(
+    ("bytes_moved", "work", "measured_s"),
+    [
+        # bias, dropout and residual: Philox for each element
+        (58_722_312, Work(768_606_208, 0, 2_097_152, 622_592), 32.8e-6),
+        # to FP8, transposed: two divisions in double precision, logarithms and powers an element
+        (67_129_344, Work(2_222_981_120, 436_207_616, 167_772_160, 1_310_720), 85.9e-6),
+        # likewise within a loop over rows, whose bytes go to as many lines
+        (536_920_064, Work(6_994_141_184, 926_941_184, 461_373_440, 38_834_176), 551.7e-6),
+        # a gated activation: as fast as its bytes
+        (335_544_320, Work(1_166_016_512, 0, 100_663_296, 2_621_440), 79.2e-6),
+    ],
+)
+def test_a_compiled_kernel_takes_what_its_instructions_or_its_bytes_take(
+    bytes_moved: int, work: Work, measured_s: float
+) -> None:
+    kernel = Kernel("triton_poi_fused_0", (8192, 1, 1), (128, 1, 1), bytes=bytes_moved, work=work)
+    assert seconds(kernel) == pytest.approx(measured_s, rel=0.2)
+
+
+def test_double_precision_is_slow_where_a_device_has_few_units_for_it() -> None:
+    work = Work(2_222_981_120, 436_207_616, 167_772_160, 1_310_720)
+    kernel = Kernel("triton_poi_fused_0", (16_384, 1, 1), (128, 1, 1), bytes=67_129_344, work=work)
+    assert seconds(kernel, "a40-8") > 5 * seconds(kernel, "dgx-a100")
 
 
 @pytest.mark.parametrize(("elements", "measured_s"), [(1_048_576, 7.8e-6), (67_108_864, 153.6e-6)])

@@ -1,0 +1,30 @@
+"""What a kernel's instructions take, where they could be read from its PTX: the rate at which multiprocessors issue
+them, and at which their warps reach lines of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from maya.clusters import Device
+from maya.estimate.fits import fit_for
+from maya.trace.types import Work
+
+# Of one multiprocessor, in threads' instructions a clock (CUDA C++ Programming Guide, "Throughput of Native Arithmetic
+# Instructions"): single precision, double precision; devices that are not listed have two units of the latter.
+_SINGLES_DOUBLES = {(7, 0): (64, 32), (8, 0): (64, 32), (9, 0): (128, 64), (10, 0): (128, 64)}
+_OF_OTHERS = (128, 2)
+_SPECIALS = 16
+
+
+def work_seconds(work: Work, device: Device) -> float:
+    """Seconds of `work` alone, as if memory answered at once."""
+    return issued_seconds(work, device, fit_for("instructions", device).coefficients)
+
+
+def issued_seconds(work: Work, device: Device, coefficients: Mapping[str, float]) -> float:
+    """`coefficients`: `issue_share`, of those rates, that is reached; `line_clocks`, that a line takes its
+    multiprocessor. 32 threads of a warp that read or write bytes far apart ask for 32 lines."""
+    singles, doubles = _SINGLES_DOUBLES.get(device.compute_capability, _OF_OTHERS)
+    issued = max(work.instructions / singles, work.doubles / doubles, work.specials / _SPECIALS)
+    clocks = issued / coefficients["issue_share"] + work.lines * coefficients["line_clocks"]
+    return clocks / device.multiprocessors / device.clock_hz

@@ -21,7 +21,7 @@ from maya.estimate import (
 )
 from maya.estimate.demand import demand
 from maya.estimate.profiles import Profiles, identity
-from maya.estimate.sustained import sustainable_share, sustained_seconds
+from maya.estimate.sustained import Shares, sustained_seconds
 from maya.estimate.types import Estimates, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
 
@@ -45,8 +45,8 @@ class Estimator:
 
     A pure function of its arguments: the same operations get the same answers, in any order and mix.
     `reuse` tells of embedding tables how often a batch looks the same row up (see embedding.py, lookups.py).
-    `profiles` are consulted first; None: those that MAYA_PROFILES names. `sustainable` is the share of the peak rate
-    that long runs keep up (sustained.py); None: the device's fitted one.
+    `profiles` are consulted first; None: those that MAYA_PROFILES names. `sustainable` are the shares of the peak rates
+    that long runs keep up (sustained.py); None: the device's fitted ones.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Estimator:
         cluster: Cluster,
         reuse: embedding.Reuse = embedding.UNIFORM,
         profiles: Profiles | None = None,
-        sustainable: float | None = None,
+        sustainable: Shares | None = None,
     ) -> None:
         self._cluster = cluster
         self._reuse = reuse
         profiles = Profiles.from_environment() if profiles is None else profiles
         self._measured = profiles.on(cluster.device.name)
-        self._sustainable = sustainable_share(cluster.device) if sustainable is None else sustainable
+        self._sustainable = Shares.of(cluster.device) if sustainable is None else sustainable
         self._gemm = gemm.GemmEstimator(cluster.device)
         self._peer_link = cluster.least_link
         self._answers: dict[Operation, _Answer] = {}
@@ -121,14 +121,18 @@ class Estimator:
         device = self._cluster.device
         burst_s, provenance = self._gemm.estimate(product)
         narrow_s = 0.0 if provenance == Provenance.PROFILED else gemm.narrow_seconds(product, device)
-        peak = device.peak_flops.get(gemm.math_dtype(product, device), device.vector_flops)
+        dtype = gemm.math_dtype(product, device)
+        peak = device.peak_flops.get(dtype, device.vector_flops)
         if narrow_s <= burst_s:
-            return self._sustained(burst_s, provenance, gemm.flops(product), peak)
-        answer = self._sustained(narrow_s, Provenance.BORROWED, gemm.flops(product), peak)
+            return self._sustained(burst_s, provenance, gemm.flops(product), peak, dtype)
+        answer = self._sustained(narrow_s, Provenance.BORROWED, gemm.flops(product), peak, dtype)
         return replace(answer, narrow=product)
 
-    def _sustained(self, burst_s: float, provenance: Provenance, flops: float, peak: float) -> _Answer:
-        return _Answer(sustained_seconds(burst_s, flops, peak, self._sustainable), provenance, flops)
+    def _sustained(
+        self, burst_s: float, provenance: Provenance, flops: float, peak: float, dtype: str = "bf16"
+    ) -> _Answer:
+        sustainable = self._sustainable.share(dtype)
+        return _Answer(sustained_seconds(burst_s, flops, peak, sustainable), provenance, flops)
 
     def _kernel(self, kernel: Kernel) -> _Answer:
         device = self._cluster.device

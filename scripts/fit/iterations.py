@@ -13,6 +13,7 @@ import numpy as np
 from maya.clusters.types import Cluster, Device
 from maya.estimate import Estimator
 from maya.estimate.recordings import Recording, ScriptTimes, undisturbed_beside
+from maya.estimate.sustained import Shares
 from maya.simulate import build_network, place, simulate
 from maya.simulate.network import Network
 from maya.trace.types import JobTrace
@@ -70,9 +71,9 @@ class Iteration:
     demand: np.ndarray | None  # [operations]
 
     @staticmethod
-    def of(trace: JobTrace, mapped: Mapped, sustainable: float | None = None) -> Iteration:
-        """`trace`: its host undisturbed; `sustainable`: the share of the peak rate that long runs keep up, None: the
-        device's fitted one."""
+    def of(trace: JobTrace, mapped: Mapped, sustainable: Shares | None = None) -> Iteration:
+        """`trace`: its host undisturbed; `sustainable`: the shares of the peak rates that long runs keep up, None: the
+        device's fitted ones."""
         placed = place(trace, mapped.cluster)
         estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
         seconds = mapped.software.durations(placed, estimates.seconds)
@@ -111,13 +112,15 @@ class Choice:
         )
 
 
-def entry(device: Device, coefficients: dict[str, float], choice: Choice) -> dict[str, Any]:
+def entry(
+    device: Device, coefficients: dict[str, float], choice: Choice, variant: str = ""
+) -> dict[str, Any]:
     """Of maya/estimate/fits."""
     sizes = abs(choice.errors)
     return {
         "device": device.key,
         "compute_capability": list(device.compute_capability),
-        "variant": "",
+        "variant": variant,
         "coefficients": coefficients,
         "source": "measured iterations, fit share (docs/accuracy.md)",
         "licence": "of the sources named there",

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from maya.clusters import Cluster, load
 from maya.estimate import Estimates, Estimator, Provenance
 from maya.estimate.gemm import aligned
+from maya.estimate.sustained import Shares
 from maya.estimate.tables import gemm_table
 from maya.trace.types import Gemm
 
@@ -16,7 +17,7 @@ SIZE = st.integers(1, 40_000)
 
 def estimate(cluster: str, *gemms: Gemm) -> Estimates:
     """In a burst, as tables are measured."""
-    return Estimator(load(cluster), sustainable=1.0).estimate(gemms)
+    return Estimator(load(cluster), sustainable=Shares(1.0, 1.0)).estimate(gemms)
 
 
 def linear(tokens: int, features: int, k: int, dtype: str = "bf16") -> Gemm:

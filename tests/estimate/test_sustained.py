@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maya.clusters import load
-from maya.estimate.sustained import burst_seconds, sustainable_share, sustained_seconds
+from maya.estimate.sustained import Shares, burst_seconds, sustained_seconds
 
 PEAK = 1e15
 
@@ -25,17 +25,17 @@ def test_eight_times_the_sustainable_share_halves_the_clock():
     assert sustained_seconds(1e-3, 0.8 * PEAK * 1e-3, PEAK, 0.1) == 2e-3
 
 
-def test_every_device_has_a_share_of_its_peak():
-    assert 0 < sustainable_share(load("dgx-h100").device) <= 1
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8_e4m3"])
+def test_every_device_has_a_share_of_its_peak(dtype):
+    assert 0 < Shares.of(load("dgx-h100").device).share(dtype) <= 1
 
 
-def test_a_power_cap_sustains_less():
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e5m2"])
+def test_a_power_cap_sustains_less(dtype):
     device = load("dgx-h100").device
     capped = device.model_copy(update={"power_cap_w": device.power_w / 2})
-    assert 0 < sustainable_share(capped) < sustainable_share(device) / 2
-    assert sustainable_share(
-        device.model_copy(update={"power_cap_w": 2 * device.power_w})
-    ) == sustainable_share(device)
+    assert 0 < Shares.of(capped).share(dtype) < Shares.of(device).share(dtype) / 2
+    assert Shares.of(device.model_copy(update={"power_cap_w": 2 * device.power_w})) == Shares.of(device)
 
 
 @given(burst_s=st.floats(1e-6, 1.0), share=st.floats(0.001, 1.0), sustainable=st.floats(0.05, 1.0))

@@ -61,37 +61,6 @@ std::string describe(const Gemm& gemm) {
   return out.str();
 }
 
-void forget_matrix(std::byte* data, std::int64_t rows, std::int64_t columns, std::int64_t leading_dimension,
-                   std::size_t element) {
-  const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * element; };
-  const std::size_t extent = bytes((columns - 1) * leading_dimension + rows);
-  if (leading_dimension == rows || extent > values::kSmallBytes) return values::forget(data, extent);
-  for (std::int64_t column = 0; column < columns; ++column) {
-    values::forget(data + bytes(column * leading_dimension), bytes(rows));
-  }
-}
-
-void forget_output(const Gemm& gemm, const Output& output) {
-  const std::size_t element = dtype_bytes(gemm.c);
-  if (output.data == nullptr || element == 0) return;
-  const auto batch = static_cast<std::size_t>(gemm.batch);
-  if (output.pointers) {
-    if (!values::known(output.data, batch * sizeof(void*))) return;
-    for (std::byte* data : std::span(static_cast<std::byte**>(output.data), batch)) {
-      forget_matrix(data, gemm.m, gemm.n, output.leading_dimension, element);
-    }
-    return;
-  }
-  if (output.leading_dimension == gemm.m && output.stride == gemm.m * gemm.n) {
-    return values::forget(output.data, batch * static_cast<std::size_t>(gemm.m * gemm.n) * element);
-  }
-  for (std::size_t i = 0; i < batch; ++i) {
-    auto* data =
-        static_cast<std::byte*>(output.data) + i * static_cast<std::size_t>(output.stride) * element;
-    forget_matrix(data, gemm.m, gemm.n, output.leading_dimension, element);
-  }
-}
-
 // A linear layer's forward product, its weight the transposed first matrix: each column of the output is a token's.
 void assume_scores(const Gemm& gemm, const Output& output) {
   if (!gemm.transpose_a || gemm.transpose_b || gemm.batch != 1 || output.pointers || output.data == nullptr ||
@@ -105,7 +74,7 @@ void assume_scores(const Gemm& gemm, const Output& output) {
 
 void record_gemm(const Gemm& gemm, const Output& output, void* stream, bool blocking) {
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return;
-  forget_output(gemm, output);
+  forget_output(output, gemm.m, gemm.n, gemm.batch, gemm.c);
   assume_scores(gemm, output);
   const std::uint32_t op =
       intern_operation(std::as_bytes(std::span(&gemm, 1)), [&] { return describe(gemm); });

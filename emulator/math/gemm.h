@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "math/output.h"
 #include "math/types.h"
 
 namespace maya::math {
@@ -21,14 +22,6 @@ struct Gemm {
   Library library = Library::kCublas;
 };
 static_assert(sizeof(Gemm) == 72);
-
-// Where the results go: `batch` matrices of m x n elements, column-major.
-struct Output {
-  void* data = nullptr;  // nullptr: unknown
-  std::int64_t leading_dimension = 0;
-  std::int64_t stride = 0;  // elements from one matrix of the batch to the next
-  bool pointers = false;    // data is a device array of `batch` pointers
-};
 
 // Records `gemm` on `stream`; its output then reads zero, for nobody computes it. `blocking`: the call
 // returns only when the result is there. Empty products launch nothing, as in the libraries.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from maya.clusters import Device
-from maya.estimate import attention, gemm, grouped
+from maya.estimate import attention, gemm, grouped, lapack
 from maya.estimate.memory import floor_seconds
-from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Operation
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Operation
 
 # Shares of the peak rate and of the memory bandwidth from which on a product leaves nothing over: what large ones reach
 # of either. Assumptions; no measurement of products on two streams was at hand.
@@ -34,6 +34,8 @@ def demand(operation: Operation, seconds: float, flops: float, device: Device) -
             return min(max(flops / rates.peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, 1.0)
         case Convolution():
             return 1.0
+        case Lapack():
+            return lapack.demand(operation, device)
         case Kernel() if (products := grouped.recognise(operation)) is not None:
             return demand(products, seconds, flops, device)
         case Kernel() if attention.recognise(operation) is not None:

@@ -16,6 +16,7 @@ from maya.estimate import (
     gemm,
     grouped,
     kernels,
+    lapack,
     memory,
     packed,
 )
@@ -23,7 +24,7 @@ from maya.estimate.demand import demand
 from maya.estimate.profiles import Profiles, identity
 from maya.estimate.sustained import Shares, sustained_seconds
 from maya.estimate.types import Estimates, Provenance
-from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Memset, Operation
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class _Answer:
     narrow: Gemm | None = None  # the product itself, where unaligned rows decide its time
     lookup: embedding.Lookup | None = None
     packed: int = 0  # sequences of unlike lengths
+    routine: str = ""  # of LAPACK
     meeting: bool = False  # of ranks that read each other's memory
 
 
@@ -81,6 +83,7 @@ class Estimator:
             notes=(
                 *gemm.narrow_note({row.narrow for row in rows if row.narrow}),
                 *packed.note(max((row.packed for row in rows), default=0)),
+                *lapack.note({row.routine for row in rows if row.routine}),
                 *kernels.meeting_note(any(row.meeting for row in rows)),
                 *embedding.untouched_note(self._reuse, {row.lookup for row in rows if row.lookup}),
             ),
@@ -107,6 +110,9 @@ class Estimator:
             case Convolution():
                 answer = convolution.estimate_convolution(operation, device)
                 return self._sustained(*answer, convolution.flops(operation), device.tensor_flops)
+            case Lapack():
+                seconds, provenance = lapack.estimate_lapack(operation, device)
+                return _Answer(seconds, provenance, routine=operation.routine)
             case Memcpy():
                 return _Answer(*memory.copy_seconds(operation, device, self._peer_link))
             case Memset():

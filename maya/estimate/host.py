@@ -31,6 +31,7 @@ from maya.trace.types import (
     Gemm,
     JobTrace,
     Kernel,
+    Lapack,
     Memcpy,
     Memset,
     Operation,
@@ -238,6 +239,8 @@ def _text(operation: Operation) -> str:
             return f"product {operation.epilogue} in {operation.operator.name}"
         case Convolution():
             return f"convolution {operation.direction} in {operation.operator.name}"
+        case Lapack():
+            return f"{operation.routine} in {operation.operator.name}"
         case Collective():
             return operation.collective
         case Memcpy():

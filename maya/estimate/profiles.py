@@ -60,10 +60,10 @@ Key = tuple[str, str, str]  # device, operation, versions
 
 
 def identity(operation: Operation) -> str:
-    """What decides an operation's duration, as text. Matrix products and convolutions are the same in whatever
-    operator they are called; what a kernel's instructions do goes with its name and its launch."""
+    """What decides an operation's duration, as text. Matrix products, convolutions and factorisations are the same in
+    whatever operator they are called; what a kernel's instructions do goes with its name and its launch."""
     fields: dict[str, Any] = {"kind": type(operation).__name__.lower(), **asdict(operation)}
-    if fields["kind"] in ("gemm", "convolution"):
+    if fields["kind"] in ("gemm", "convolution", "lapack"):
         del fields["operator"]
     fields.pop("work", None)
     return json.dumps(fields, sort_keys=True)
@@ -73,7 +73,7 @@ KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(
 
 
 def operation_of(text: str) -> Operation:
-    """The operation that has this identity, without the operator that matrix products and convolutions leave out."""
+    """The operation that has this identity, without the operator that those of libraries leave out."""
     fields = json.loads(text)
     operator = fields.pop("operator", {"name": "", "sizes": []})
     kind = KINDS[fields.pop("kind")]

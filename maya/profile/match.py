@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from maya.profile.libraries import serve
 from maya.profile.types import Activity, Matched
-from maya.trace.types import Convolution, Gemm, Kernel, Memcpy, Memset, Operation, Operator
+from maya.trace.types import Convolution, Gemm, Kernel, Lapack, Memcpy, Memset, Operation, Operator
 
 COPY_DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "PtoP": "p2p"}
 
@@ -110,7 +110,7 @@ def _by_operator(missing: Mapping[Operation, int], activities: list[Activity], i
     """Samples of library calls, alone in their operator or told apart by the names of their kernels."""
     of_operator: dict[Operator, list[Operation]] = defaultdict(list)
     for operation in missing:
-        if isinstance(operation, Kernel | Gemm | Convolution):
+        if isinstance(operation, Kernel | Gemm | Convolution | Lapack):
             of_operator[operation.operator].append(operation)
     calls: dict[Operator, dict[int, list[Activity]]] = defaultdict(lambda: defaultdict(list))
     for activity in activities:

@@ -11,6 +11,7 @@ from maya.trace.types import (
     Convolution,
     Gemm,
     Kernel,
+    Lapack,
     Memcpy,
     Memset,
     Operation,
@@ -44,6 +45,10 @@ def label(operation: Operation) -> str:
         case Convolution():
             shape = "x".join(map(str, operation.filter))
             return f"convolution {operation.direction} {shape} {operation.dtype}"
+        case Lapack():
+            batch = f"{operation.batch}x " if operation.batch > 1 else ""
+            columns = f"x{operation.k}" if operation.k else ""
+            return f"{operation.routine} {batch}{operation.m}x{operation.n}{columns} {operation.dtype}"
         case Memcpy():
             return f"memcpy {operation.direction}"
         case Memset():

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from maya.estimate import attention, grouped
 from maya.trace.operations import COLLECTIVES
-from maya.trace.types import Collective, Convolution, Gemm, Kernel, Memcpy, Memset, Operation
+from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Memset, Operation
 
-COMPUTE: Final = ("gemm", "attention", "convolution", "norm", "softmax", "optimizer", "elementwise")
+COMPUTE: Final = ("gemm", "attention", "convolution", "lapack", "norm", "softmax", "optimizer", "elementwise")
 MEMORY: Final = ("copy", "fill")
 KINDS: Final = (*COMPUTE, *MEMORY, *COLLECTIVES)
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
@@ -37,6 +37,8 @@ def kind_of(operation: Operation) -> str:
             return "gemm"
         case Convolution():
             return "convolution"
+        case Lapack():
+            return "lapack"
         case Memcpy():
             return "copy"
         case Memset():
@@ -60,8 +62,9 @@ def kinds_of(operations: Sequence[Operation]) -> tuple[str, ...]:
 
 
 def memory_bound(operations: Sequence[Operation]) -> NDArray[np.bool_]:
-    """[operations] Whether what limits each is memory bandwidth: all but products, convolutions and attention."""
-    bound_by_multiprocessors = ("gemm", "attention", "convolution", *COLLECTIVES)
+    """[operations] Whether what limits each is memory bandwidth: all but products, convolutions, factorisations and
+    attention."""
+    bound_by_multiprocessors = ("gemm", "attention", "convolution", "lapack", *COLLECTIVES)
     return ~np.isin(np.array(kinds_of(operations), np.str_), bound_by_multiprocessors)
 
 

@@ -16,6 +16,7 @@ from maya.trace.types import (
     Convolution,
     Gemm,
     Kernel,
+    Lapack,
     Memcpy,
     Memset,
     Operation,
@@ -99,6 +100,8 @@ def _decode(
                 return _gemm(line, operator)
             case "convolution":
                 return _convolution(line, operator)
+            case "lapack":
+                return _lapack(line, operator)
             case "memcpy":
                 return Memcpy(line["direction"], size, bool(line.get("pinned", True)))
             case "memset":
@@ -159,6 +162,20 @@ def _convolution(line: dict[str, Any], operator: Operator) -> Convolution:
         groups=int(line.get("groups", 1)),
         dtype=str(line["dtype"]),
         layout=str(line["layout"]),
+        operator=operator,
+    )
+
+
+def _lapack(line: dict[str, Any], operator: Operator) -> Lapack:
+    return Lapack(
+        routine=str(line["routine"]),
+        m=int(line["m"]),
+        n=int(line["n"]),
+        k=int(line["k"]),
+        batch=int(line["batch"]),
+        dtype=str(line["dtype"]),
+        vectors=bool(line["vectors"]),
+        batched=bool(line["batched"]),
         operator=operator,
     )
 

@@ -77,6 +77,24 @@ class Convolution:
 
 
 @dataclass(frozen=True)
+class Lapack:
+    """A factorisation of `batch` matrices of m x n, or a solve with one, under LAPACK's name for it.
+
+    `k`: right-hand sides of a solve, reflectors of an orthogonal matrix. `batched`: by a kernel for many small ones.
+    """
+
+    routine: str  # geqrf, potrf, syevd, ...
+    m: int
+    n: int
+    k: int = 0
+    batch: int = 1
+    dtype: str = "fp32"
+    vectors: bool = False  # eigenvectors or singular vectors besides their values
+    batched: bool = False
+    operator: Operator = Operator()
+
+
+@dataclass(frozen=True)
 class Memcpy:
     direction: Literal["h2d", "d2h", "d2d", "h2h", "p2p"]
     bytes: int
@@ -106,7 +124,7 @@ class Collective:
     rank: int | None = None
 
 
-Operation = Kernel | Gemm | Convolution | Memcpy | Memset | Collective
+Operation = Kernel | Gemm | Convolution | Lapack | Memcpy | Memset | Collective
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,10 @@ _MEETING = re.compile(r"symmetric_memory::(?:barrier|put_signal|wait_signal)_ker
 # Matrix products of libraries that make their own; PyTorch's own name for them is mm.
 _PRODUCT = re.compile(r"gemm|(?<![a-z])w?mma(?![a-z])|(?<![a-z])mm_kernel|marlin", re.IGNORECASE)
 # Named by the emulator, which knows what they move; how well they do it was measured nowhere.
-_UNMEASURED = re.compile(r"cufft_|cudnn::(?:ops::bias_reduction|\w+_elementWise)")
+_UNMEASURED = re.compile(
+    r"cufft_|cudnn::(?:ops::bias_reduction|\w+_elementWise|ctc_loss|spatial_transformer)"
+)
+_STEPS = re.compile(r"cudnn::ctc_loss_steps_(\d+)")  # of time, each from what the one before left
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
 _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
 
@@ -204,7 +207,9 @@ def traffic(kernel: Kernel) -> Traffic | None:
             return worked
         if family is not None and family.by_channel:
             return replace(_passes(kernel, family, item), bytes=float(kernel.bytes))
-        return Traffic(float(kernel.bytes), variant, guessed=_UNMEASURED.match(kernel.name) is not None)
+        steps = _STEPS.match(kernel.name)
+        guessed = _UNMEASURED.match(kernel.name) is not None
+        return Traffic(float(kernel.bytes), variant, guessed, waits=float(steps[1]) if steps else 0.0)
     if "multi_tensor_apply" in kernel.name:
         return _multi_tensor(kernel)
     if "index_elementwise" in kernel.name and kernel.elements is not None:

@@ -153,3 +153,49 @@ def test_projected_states_are_narrower(emulate: Callable[..., Any]) -> None:
     assert products[256, 8, 16] == products[16, 8, 64] == 20  # into the gates and out of the cell
     assert [16, 64] in run.result
     assert run.trace.unsupported == ()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])  # where the labels lie
+def test_ctc_walks_its_lattice_forth_and_back(emulate: Callable[..., Any], device: str) -> None:
+    run = emulate(
+        f"""
+        import torch
+        steps, batch, alphabet = 50, 16, 20
+        draw = torch.randn(steps, batch, alphabet, device="cuda", requires_grad=True)
+        labels = torch.randint(1, alphabet, (batch * 30,), dtype=torch.int32).to("{device}")
+        lengths, label_lengths = (steps,) * batch, (30,) * batch
+        if "{device}" == "cuda":
+            lengths, label_lengths = (torch.tensor(x, dtype=torch.int32).cuda() for x in (lengths, label_lengths))
+        loss = torch.nn.functional.ctc_loss(draw.log_softmax(2), labels, lengths, label_lengths)
+        loss.backward()
+        result = [loss.item(), list(draw.grad.shape)]
+        """
+    )
+    assert run.result == [0.0, [50, 16, 20]]
+    own = [op for op in run.launched("kernel") if op["kernel"].startswith("cudnn::ctc")]
+    assert [op["kernel"] for op in own] == ["cudnn::ctc_loss_steps_50"] * 2 + ["cudnn::ctc_loss_gradient"]
+    assert own[0]["bytes"] == 2 * 50 * 16 * 61 * 4
+    assert run.trace.unsupported == ()
+
+
+def test_a_spatial_transformer_samples_at_its_grid(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        image = torch.randn(2, 3, 32, 32, device="cuda", requires_grad=True)
+        matrix = torch.randn(2, 2, 3, device="cuda", requires_grad=True)
+        grid = torch.cudnn_affine_grid_generator(matrix, 2, 3, 16, 16)
+        out = torch.nn.functional.grid_sample(image, grid, align_corners=True)
+        out.sum().backward()
+        result = [list(out.shape), list(image.grad.shape), list(matrix.grad.shape)]
+        """
+    )
+    assert run.result == [[2, 3, 16, 16], [2, 3, 32, 32], [2, 2, 3]]
+    own = [op for op in run.launched("kernel") if op["kernel"].startswith("cudnn::spatial")]
+    grid, image, sample = 2 * 16 * 16 * 2 * 4, 2 * 3 * 32 * 32 * 4, 2 * 3 * 16 * 16 * 4
+    assert [op["kernel"].removeprefix("cudnn::spatial_transformer_") for op in own] == [
+        "grid", "sample", "sample_backward", "grid_backward",
+    ]  # fmt: skip
+    assert own[1]["bytes"] == image + grid + sample
+    assert own[2]["bytes"] == 3 * image + 2 * grid + sample
+    assert run.trace.unsupported == ()

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/recorder.h"
 #include "values/executor.h"
 
 namespace maya::values {
@@ -201,6 +202,36 @@ std::unique_ptr<Executor> make_run_lengths(const Signature& kernel) {
   return std::make_unique<RunLengths>(*element, *length, *count, kernel.parameters[9] == "long");
 }
 
+// DeviceUniqueByKeySweepKernel<..>(K keys, V values, K keys_out, V values_out, N* kept, ScanTileState, equal_to, N count,
+// ..) by thrust: the first of equal neighbours, whose sort before was not computed. A sparse tensor is coalesced so, and the
+// host makes its shape of `kept`: at the most as many as there were.
+class UniqueByKey : public Executor {
+ public:
+  explicit UniqueByKey(ScalarType count) : count_(count) {}
+
+  bool run(const Launch& launch) const override {
+    auto* const kept = launch.argument<std::byte*>(4);
+    const std::int64_t count = load(count_, launch.bytes(7)).i;
+    if (!on_device(kept, size_of(count_))) return false;
+    clobber(launch.argument<std::byte*>(2));
+    clobber(launch.argument<std::byte*>(3));
+    store(count_, {.i = count}, kept);
+    wrote(kept, size_of(count_), content_of(count_));
+    note_once("which entries of a sparse tensor lie at one place is known only on the device: all are taken to differ");
+    return true;
+  }
+
+ private:
+  ScalarType count_;
+};
+
+std::unique_ptr<Executor> make_unique_by_key(const Signature& kernel) {
+  if (kernel.parameters.size() < 8 || parse_functor(kernel.parameters[0]).name != "device_ptr") return nullptr;
+  const auto count = scalar_type(kernel.parameters[7]);
+  if (!count || is_float(*count) || scalar_type(pointee(kernel.parameters[4])) != count) return nullptr;
+  return std::make_unique<UniqueByKey>(*count);
+}
+
 // write_indices<I>(int64_t* data, TensorDims<I> {I sizes[25]}, int dims, I count): flat positions become
 // coordinates, a row of `count` for each dimension (Nonzero.cu).
 class Coordinates : public Executor {
@@ -302,6 +333,7 @@ std::unique_ptr<Executor> make_sort(const Signature& kernel) {
 std::unique_ptr<Executor> make_compaction(const Signature& kernel) {
   if (kernel.name == "DeviceReduceSingleTileKernel" || kernel.name == "DeviceReduceKernel") return make_count(kernel);
   if (kernel.name == "DeviceSelectSweepKernel") return make_select(kernel);
+  if (kernel.name == "DeviceUniqueByKeySweepKernel") return make_unique_by_key(kernel);
   if (kernel.name == "DeviceReduceByKeyKernel") return make_run_lengths(kernel);
   if (kernel.name == "DeviceRadixSortSingleTileKernel") return make_sort(kernel);
   if (kernel.name == "write_indices" && !kernel.templates.empty()) {

@@ -45,7 +45,7 @@ _MEETING = re.compile(r"symmetric_memory::(?:barrier|put_signal|wait_signal)_ker
 _PRODUCT = re.compile(r"gemm|(?<![a-z])w?mma(?![a-z])|(?<![a-z])mm_kernel|marlin", re.IGNORECASE)
 # Named by the emulator, which knows what they move; how well they do it was measured nowhere.
 _UNMEASURED = re.compile(
-    r"cufft_|cudnn::(?:ops::bias_reduction|\w+_elementWise|ctc_loss|spatial_transformer)"
+    r"cufft_|cusparse_|cudnn::(?:ops::bias_reduction|\w+_elementWise|ctc_loss|spatial_transformer)"
 )
 _STEPS = re.compile(r"cudnn::ctc_loss_steps_(\d+)")  # of time, each from what the one before left
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors

@@ -559,12 +559,15 @@ def test_unsupported_call_is_refused_by_name(emulate: Emulate) -> None:
         """
         import ctypes
         library = ctypes.CDLL("libcuda.so.1")
-        result = [library.cusparseSpMM(), library.cusparseSpMM(), library.cudaGraphicsUnregisterResource()]
+        refused = library.cusparseSpGEMM_compute
+        result = [refused(), refused(), library.cudaGraphicsUnregisterResource()]
         """
     )
     assert run.result == [10, 10, 801]  # CUSPARSE_STATUS_NOT_SUPPORTED, cudaErrorNotSupported
-    assert {"cusparse.cusparseSpMM", "cudart.cudaGraphicsUnregisterResource"} <= set(run.trace.unsupported)
-    assert run.stderr.count("cusparseSpMM") == 1
+    assert {"cusparse.cusparseSpGEMM_compute", "cudart.cudaGraphicsUnregisterResource"} <= set(
+        run.trace.unsupported
+    )
+    assert run.stderr.count("cusparseSpGEMM_compute") == 1
 
 
 def test_destroyed_and_foreign_handles_are_told(emulate: Emulate) -> None:
@@ -577,9 +580,9 @@ def test_destroyed_and_foreign_handles_are_told(emulate: Emulate) -> None:
         foreign = ctypes.create_string_buffer(4096)
         result = made + [cuda.cudaStreamDestroy(stream), cuda.cudaStreamDestroy(stream),
                          cuda.cudaEventRecord(event, stream), cuda.cudaEventRecord(foreign, None),
-                         cuda.cudaFree(foreign), cuda.cusparseDestroy(foreign),
-                         cuda.cusparseCreate(ctypes.byref(handle)), cuda.cusparseDestroy(handle),
-                         cuda.cusparseDestroy(handle)]
+                         cuda.cudaFree(foreign), cuda.cusolverDnDestroyParams(foreign),
+                         cuda.cusolverDnCreateParams(ctypes.byref(handle)), cuda.cusolverDnDestroyParams(handle),
+                         cuda.cusolverDnDestroyParams(handle)]
         """
     )
     assert run.result == [0, 0, 0, 400, 400, 400, 1, 3, 0, 0, 3]
@@ -657,7 +660,7 @@ def test_process_that_a_rank_forks_records_nothing_in_the_ranks_trace(emulate: E
             weight.grad = torch.cat([torch.ones(1), torch.ones(2)])
             torch.optim.SGD([weight]).step()
             torch.ones(16, device="cuda")
-            cuda.cusparseSpMM()
+            cuda.cusparseSpGEMM_compute()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         torch.ones(4, device="cuda").add_(1)

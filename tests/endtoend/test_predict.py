@@ -586,16 +586,16 @@ def test_clusters_and_doctor_describe_this_installation(maya):
 
 
 def test_a_failure_names_the_refused_calls_before_it(maya, script, tmp_path):
-    path = script("import torch\ntorch.linalg.eigh(torch.zeros(8, 8, device='cuda'))")
+    path = script("import torch\nx = torch.eye(8).to_sparse_csr().cuda()\nx @ x")
     for _ in range(2):  # run, and as it was recorded
         completed = maya(
             "predict", "--json", "failed.json", path, environment=os.environ | {"MAYA_CACHE": str(tmp_path)}
         )
         failed = json.loads((tmp_path / "failed.json").read_text())
         assert (completed.returncode, failed["verdict"]) == (4, "FAILED")
-        assert failed["message"].splitlines()[-1].startswith("RuntimeError: cusolver error")
+        assert failed["message"].splitlines()[-1].startswith("RuntimeError: CUDA error")
         (refused,) = failed["unsupported"]
-        assert refused.startswith("cusolver.cusolverDn")
+        assert refused.startswith("cusparse.cusparseSpGEMM")
         assert failed["message"].endswith(f"{refused}. That may be why)")
     assert "recorded" in completed.stdout
 

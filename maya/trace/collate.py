@@ -18,7 +18,15 @@ from maya.trace.format import RawRank, TraceError, read_communicators, read_rank
 from maya.trace.host import UndisturbedTimes
 from maya.trace.host_speed import host_software, host_speed, on_reference
 from maya.trace.inferred import inferred_ranks
-from maya.trace.iteration import Calls, Cut, device_calls, iterations_per_cycle, samples, steady_iteration
+from maya.trace.iteration import (
+    Calls,
+    Cut,
+    device_calls,
+    factorised_before,
+    iterations_per_cycle,
+    samples,
+    steady_iteration,
+)
 from maya.trace.operations import OperationTable
 from maya.trace.rendezvous import PARTY, count_within
 from maya.trace.types import (
@@ -52,6 +60,7 @@ def collate(run: Run) -> JobTrace:
     undisturbed = UndisturbedTimes.of([samples(each, run) for each in calls])
     raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
     del calls
+    notes += _rare_note(set().union(*map(factorised_before, raws, cuts)))
     representatives = [raw.rank for raw in raws]
     communicators, lookup = fold(instances, representatives, class_of_rank)
     table = OperationTable()
@@ -85,6 +94,15 @@ def collate(run: Run) -> JobTrace:
         software=host_software(),
         notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
+
+
+def _rare_note(routines: set[str]) -> list[str]:
+    if not routines:
+        return []
+    return [
+        f"{', '.join(sorted(routines))}: only before the steady iteration. What an optimizer repeats every so many "
+        "steps, more than eight, is not in the figures"
+    ]
 
 
 def _classes(

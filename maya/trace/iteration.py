@@ -94,6 +94,14 @@ def _second_step(raw: RawRank, run: Run) -> int:
     return int(steps[0]) + 1 if run.steady[0] > 0 and len(steps) else 0
 
 
+def factorised_before(raw: RawRank, cut: Cut) -> set[str]:
+    """Routines of LAPACK that a rank called and its steady iteration does not, as optimizers do that factorise at their
+    first step, or every so many."""
+    routines = {op: line["routine"] for op, line in raw.operations.items() if line["kind"] == "lapack"}
+    own = cut.records["op"][cut.records["kind"] == RecordKind.KERNEL]
+    return set(routines.values()) - {routines[op] for op in np.unique(own).tolist() if op in routines}
+
+
 def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
     """A script without optimizer steps: what its calls repeat at the end."""
     raw = calls.raw

@@ -11,10 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.clusters.types import Device
+from maya.estimate import lapack
 from maya.simulate.kinds import kinds_of
 from maya.simulate.types import CommunicationTotal, RankTimeline, Stretch, Timeline
 from maya.trace.operations import COLLECTIVES
-from maya.trace.types import Collective, JobTrace, Kernel, Memcpy, Memset, Operation, RankTrace, RecordKind
+from maya.trace.types import (
+    Collective,
+    JobTrace,
+    Kernel,
+    Lapack,
+    Memcpy,
+    Memset,
+    Operation,
+    RankTrace,
+    RecordKind,
+)
 
 MILLISECOND_NS = 1_000_000
 _WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
@@ -125,8 +136,8 @@ def sm_busy(
     """[milliseconds] Share of a device's multiprocessors that have a block to run, in each millisecond.
 
     A kernel of fewer blocks than multiprocessors busies as many as it has blocks, NCCL's as many as its
-    channels; matrix products, convolutions and fused attention count as whole, copies as nothing. The last
-    millisecond is cut off at the iteration's end.
+    channels; matrix products, convolutions and fused attention count as whole, factorisations as their demand
+    (maya/estimate/lapack.py), copies as nothing. The last millisecond is cut off at the iteration's end.
     """
     edges = np.append(np.arange(begin_ns, end_ns, MILLISECOND_NS), end_ns)
     share = np.array([_share_of_device(operation, device) for operation in operations] + [0.0])
@@ -145,6 +156,8 @@ def _share_of_device(operation: Operation, device: Device) -> float:
     if isinstance(operation, Kernel):
         blocks = operation.grid[0] * operation.grid[1] * operation.grid[2]
         return min(1.0, blocks / device.multiprocessors)
+    if isinstance(operation, Lapack):
+        return lapack.demand(operation, device)
     return 0.0 if isinstance(operation, Memcpy | Memset) else 1.0
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from maya.report import render_terminal
-from maya.report.labels import duration, kernel_label, number, ranges, size
+from maya.report.labels import duration, kernel_label, label, number, ranges, size
 from maya.simulate.types import Prediction
+from maya.trace.types import Lapack
 
 
 def text_of(prediction: Prediction) -> str:
@@ -92,6 +93,11 @@ def test_kernel_label_keeps_the_functor_that_tells_it_from_others():
     name = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, char*>(int)"
     assert kernel_label(name) == "vectorized_elementwise_kernel<FillFunctor>"
     assert kernel_label("triton_poi_fused_0") == "triton_poi_fused_0"
+
+
+def test_a_factorisation_goes_by_its_routine_and_sizes():
+    assert label(Lapack("syevd", 768, 768, vectors=True)) == "syevd 768x768 fp32"
+    assert label(Lapack("potrs", 64, 64, 8, 16, "fp64")) == "potrs 16x 64x64x8 fp64"
 
 
 def test_kernel_label_sees_through_an_anonymous_namespace():

@@ -13,7 +13,7 @@ from maya.estimate.types import Estimates, Provenance
 from maya.simulate import simulate, summarise
 from maya.simulate.types import Prediction
 from maya.trace.build import JobBuilder
-from maya.trace.types import Convolution, JobTrace
+from maya.trace.types import Convolution, JobTrace, Lapack
 
 FORWARD, BACKWARD = 100, 200  # ns of products whose peak rate takes just as long
 
@@ -69,6 +69,21 @@ def test_convolutions_in_fp32_are_set_against_the_rate_that_they_are_computed_at
     prediction = summarise(trace, simulate(trace, estimates.seconds, cluster), estimates, cluster)
     assert prediction.hardware_flops_utilization is not None
     assert 0.3 < prediction.hardware_flops_utilization < 1
+
+
+def test_a_factorisation_keeps_little_of_the_device_busy_while_its_steps_wait() -> None:
+    cluster = load("dgx-h100")
+    job = JobBuilder(1)
+    job.ranks[0].gemm(1000)
+    job.ranks[0].step()
+    trace = job.build()
+    busy = []
+    for one in (Lapack("geqrf", 4096, 64), Lapack("getrf", 64, 64, batch=1000, batched=True)):
+        each = dataclasses.replace(trace, operations=tuple(one for _ in trace.operations))
+        estimates = Estimator(cluster).estimate(each.operations)
+        prediction = summarise(each, simulate(each, estimates.seconds, cluster), estimates, cluster)
+        busy.append(max(prediction.sm_busy))
+    assert busy[0] < 0.2 < 0.9 < busy[1]
 
 
 def test_a_model_with_frozen_parameters_counts_what_it_executes(ideal_cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from maya.trace.types import (
     Gemm,
     JobTrace,
     Kernel,
+    Lapack,
     Memcpy,
     Memset,
     Operator,
@@ -35,6 +36,7 @@ def a_job() -> JobTrace:
         Convolution(
             "forward", (1, 3, 8, 8), (4, 3, 3, 3), (1, 4, 8, 8), (1, 1), (1, 1), (1, 1), 1, "fp32", "nchw"
         ),
+        Lapack("ormqr", 4, 3, 2, 5, "fp64", vectors=True, batched=True, operator=operator),
         Memcpy("h2d", 5, pinned=False),
         Memset(9),
     )

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "core/handle_pool.h"
 #include "core/recorder.h"

@@ -269,25 +269,29 @@ Status cusolverDnSgesvdaStridedBatched(const Handle* handle, std::int32_t vector
                                        const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
                                        long long stride_u, void* v, int ldv, long long stride_v, void*, int,
                                        int* info, double* residuals, int batch) {
-  return cusolver::gesvda(handle, DataType::kR32F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv}, {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
+  return cusolver::gesvda(handle, DataType::kR32F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
+                          {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }
 Status cusolverDnDgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n,
                                        const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
                                        long long stride_u, void* v, int ldv, long long stride_v, void*, int,
                                        int* info, double* residuals, int batch) {
-  return cusolver::gesvda(handle, DataType::kR64F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv}, {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
+  return cusolver::gesvda(handle, DataType::kR64F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
+                          {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }
 Status cusolverDnCgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n,
                                        const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
                                        long long stride_u, void* v, int ldv, long long stride_v, void*, int,
                                        int* info, double* residuals, int batch) {
-  return cusolver::gesvda(handle, DataType::kC32F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv}, {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
+  return cusolver::gesvda(handle, DataType::kC32F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
+                          {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }
 Status cusolverDnZgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n,
                                        const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
                                        long long stride_u, void* v, int ldv, long long stride_v, void*, int,
                                        int* info, double* residuals, int batch) {
-  return cusolver::gesvda(handle, DataType::kC64F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv}, {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
+  return cusolver::gesvda(handle, DataType::kC64F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
+                          {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }
 
 }  // extern "C"

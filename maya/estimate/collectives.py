@@ -155,7 +155,8 @@ def _measured(collective: Collective, where: Placement, cluster: Cluster) -> tup
     if not counts:
         return None
     near = min(counts, key=lambda count: (abs(count - where.ranks), -count))
-    sizes, seconds = curves[name, near]
+    sizes, read = curves[name, near]
+    seconds = np.minimum.accumulate(read[::-1])[::-1]  # what small ones took more than larger ones was disturbed
     # Fewer or more ranks than measured: the same algorithm with another share on each link.
     scale = traffic_factor(collective.collective, where.ranks) / traffic_factor(name, near)
     wanted = collective.bytes * scale

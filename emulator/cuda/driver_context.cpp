@@ -311,6 +311,20 @@ Result cuCtxSetCurrent(Context* context) {
 
 Result cuCtxGetCurrent(Context** context) { return write(context, cuda::current_context_of_thread()); }
 
+// Of a default stream the calling thread's, of another its device's. Contexts beside the primary one are not told apart.
+Result cuStreamGetCtx(void* handle, Context** context) {
+  if (handle == nullptr || handle == maya::kStreamLegacyHandle || handle == maya::kStreamPerThreadHandle) {
+    return with_current([&](Context& current) { return write(context, &current); });
+  }
+  const maya::Stream* stream = maya::find_stream(handle);
+  return stream == nullptr ? Result::kInvalidHandle : write(context, cuda::primary_context(stream->device));
+}
+
+Result cuStreamGetCtx_v2(void* handle, Context** context, void** green) {
+  if (green != nullptr) *green = nullptr;  // of a part of a device: there are none here
+  return cuStreamGetCtx(handle, context);
+}
+
 Result cuCtxGetDevice(int* device) {
   return with_current([&](Context& context) { return write(device, context.device); });
 }

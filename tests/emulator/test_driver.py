@@ -133,6 +133,26 @@ result = [device.value, cuda.cuCtxSetCurrent(context), cuda.cuDeviceGet(byref(de
     assert run.result == [1, invalid_context, invalid_device]
 
 
+def test_a_stream_has_its_devices_context_and_the_default_stream_the_threads(
+    emulate: Callable[..., Any],
+) -> None:
+    run = emulate(
+        CUDA
+        + """
+context, stream, none = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+result = [cuda.cuStreamGetCtx(none, byref(context))]
+primary = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(byref(primary), 0) == 0 and cuda.cuCtxSetCurrent(primary) == 0
+assert cuda.cuStreamCreate(byref(stream), 1) == 0
+for handle in (none, stream):
+    result += [cuda.cuStreamGetCtx(handle, byref(context)), context.value == primary.value]
+result.append(cuda.cuStreamGetCtx(ctypes.c_void_p(4096), byref(context)))
+"""
+    )
+    invalid_context, invalid_handle = 201, 400
+    assert run.result == [invalid_context, 0, True, 0, True, invalid_handle]
+
+
 PTX = (
     ".version 8.0\\n.target sm_90\\n.address_size 64\\n"
     ".visible .entry touch(\\n.param .u64 .ptr .global touch_param_0,\\n.param .u32 touch_param_1\\n)\\n{\\n"

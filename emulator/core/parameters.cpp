@@ -1,5 +1,6 @@
 #include "core/parameters.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -15,7 +16,7 @@ struct Known {
   std::string_view operands;
 };
 
-constexpr ParameterShape by_sizes(int first, int second = -1) { return {.sizes = {first, second}}; }
+constexpr ParameterShape by_sizes(int first, int second = -1, int third = -1) { return {.sizes = {first, second, third}}; }
 
 constexpr Known kKernels[] = {
     {"spin_kernel", by_sizes(0), ""},  // torch.cuda._sleep; counts cycles (ATen/cuda/Sleep.cu)
@@ -28,12 +29,23 @@ constexpr Known kKernels[] = {
     {"unary_grad_kernel", by_sizes(7), "012"},
     {"gated_act_kernel", by_sizes(5, 6), "001"},
     {"dgated_act_kernel", by_sizes(6, 7), "01122"},
-    {"reduce_dbias_kernel", {.sizes = {2, 3}, .wide = false}, "1"},
+    {"swap_first_dims_kernel", by_sizes(2, 3, 4), "01"},
+    {"swap_first_dims_untuned_kernel", by_sizes(2, 3, 4), "01"},
+    {"reduce_dbias_kernel", {.sizes = {2, 3, -1}, .wide = false}, "1"},
     // The operands lie in a structure: 16 bits in, 8 bits out and transposed.
-    {"cast_transpose_fusion_kernel_optimized", {.sizes = {1, 2}, .bytes_per_element = 4}, ""},
-    {"cast_transpose_fused_kernel_notaligned", {.sizes = {1, 2}, .bytes_per_element = 4}, ""},
-    {"fused_rope_forward_kernel", {.sizes = {9, 10}, .wide = false, .rows_in_grid = true}, "04"},
-    {"fused_rope_backward_kernel", {.sizes = {9, 10}, .wide = false, .rows_in_grid = true}, "04"},
+    {"cast_transpose_fusion_kernel_optimized", {.sizes = {1, 2, -1}, .bytes_per_element = 4}, ""},
+    {"cast_transpose_fused_kernel_notaligned", {.sizes = {1, 2, -1}, .bytes_per_element = 4}, ""},
+    {"block_scaled_cast_transpose_kernel", by_sizes(5, 6), "012"},
+    {"block_scaled_1d_cast_transpose_kernel", by_sizes(5, 6), "012"},
+    // The last two operands of the first are a map of one byte and a number of four.
+    {"fused_topk_with_score_function_forward_kernel", {.sizes = {1, 2, -1}, .wide = false, .bytes_per_element = 1 + 4}, "00"},
+    {"fused_topk_with_score_function_backward_kernel", {.sizes = {3, 4, -1}, .wide = false}, "0122"},
+    {"fused_score_for_moe_aux_loss_forward_kernel", {.sizes = {1, 2, -1}, .wide = false}, "0567"},
+    {"fused_score_for_moe_aux_loss_backward_kernel", {.sizes = {2, 3, -1}, .wide = false}, "016"},
+    {"fused_moe_aux_loss_forward_kernel", {.sizes = {4, 5, -1}, .wide = false}, "0"},
+    {"fused_moe_aux_loss_backward_kernel", {.sizes = {2, 3, -1}, .wide = false}, "5"},
+    {"fused_rope_forward_kernel", {.sizes = {9, 10, -1}, .wide = false, .rows_in_grid = true}, "04"},
+    {"fused_rope_backward_kernel", {.sizes = {9, 10, -1}, .wide = false, .rows_in_grid = true}, "04"},
 };
 
 std::vector<std::string_view> split(std::string_view list) {
@@ -53,7 +65,7 @@ std::vector<std::string_view> split(std::string_view list) {
 
 // "const*" and the like after the type that a pointer leads to.
 double pointed_bytes(std::string_view parameter) {
-  const std::string_view type = parameter.substr(0, parameter.find_first_of(" *"));
+  const std::string_view type = parameter.substr(0, std::min(parameter.find(" const"), parameter.find('*')));
   const int bytes = size_of_type(type);
   return bytes > 0 ? bytes : 0;
 }
@@ -96,6 +108,9 @@ ParameterShape parameter_shape(std::string_view name) {
     if (at == std::string_view::npos || (at > 0 && name[at - 1] != ':' && name[at - 1] != ' ')) continue;
     const auto parameters = split(last_list(name));
     ParameterShape shape = known.shape;
+    for (const int size : shape.sizes) {  // a namesake's: NVFP4's have a parameter more
+      if (size >= 0 && static_cast<std::size_t>(size) < parameters.size() && parameters[static_cast<std::size_t>(size)].ends_with('*')) return {};
+    }
     for (const char operand : known.operands) {
       const auto index = static_cast<std::size_t>(operand - '0');
       if (index < parameters.size()) shape.bytes_per_element += pointed_bytes(parameters[index]);

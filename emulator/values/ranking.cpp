@@ -1,5 +1,6 @@
 // Decodes the kernels behind topk, sort and histograms (PyTorch 2.6 to 2.11, ATen/native/cuda/TensorTopK.cu, Sort.cu,
-// SortStable.cu, SummaryOps.cu; cub 2.x): which experts tokens go to, and how many tokens each expert gets.
+// SortStable.cu, SummaryOps.cu; cub 2.x), and Transformer Engine's routers: which experts tokens go to, and how many tokens
+// each expert gets.
 //
 // What is picked by values that nobody computed is spread evenly, what is picked by a router's assumed scores likewise: a
 // router that is balanced, as its loss or its bias makes it, gives each expert equally many tokens. Row r of a top-k of n
@@ -127,6 +128,59 @@ class TopK : public Executor {
 
   InfoType type_;
 };
+
+// A router in one kernel (Transformer Engine, common/fused_router): kernel(const T* logits, int tokens, int experts,
+//   int picks, .., bool* map, ..) maps tokens to experts, [tokens, experts], and writes scores of the same size.
+class FusedRouter : public Executor {
+ public:
+  FusedRouter(int map, std::vector<std::pair<int, std::size_t>> scores) : map_(map), scores_(std::move(scores)) {}
+
+  bool run(const Launch& launch) const override {
+    const std::int64_t tokens = launch.argument<std::int32_t>(1), experts = launch.argument<std::int32_t>(2);
+    const std::int64_t picks = launch.argument<std::int32_t>(3), count = tokens * experts;
+    auto* const map = launch.argument<std::byte*>(map_);
+    if (tokens <= 0 || picks <= 0 || picks > experts || !on_device(map, static_cast<std::size_t>(count))) return false;
+    for (const auto& [index, bytes] : scores_) {
+      auto* const scores = launch.argument<std::byte*>(index);
+      if (on_device(scores, static_cast<std::size_t>(count) * bytes)) forget(scores, static_cast<std::size_t>(count) * bytes);
+    }
+    forget(map, static_cast<std::size_t>(count));
+    if (!computes(count, ScalarType::kBool, true)) {
+      lose("a router's map of " + std::to_string(count) + " elements");
+      return true;
+    }
+    Derivation::pick();
+    Output mapped(ScalarType::kBool);
+    for (std::int64_t at = 0; at < count; ++at) {
+      const std::int64_t token = at / experts, expert = at % experts;
+      const std::int64_t rank = ((expert - token * picks) % experts + experts) % experts;
+      mapped.put(map + at, Lane{.i = rank < picks});
+    }
+    return true;
+  }
+
+ private:
+  int map_;
+  std::vector<std::pair<int, std::size_t>> scores_;  // parameter, bytes of an element
+};
+
+std::unique_ptr<Executor> make_fused_router(const Signature& kernel) {
+  int map = -1;
+  std::vector<std::pair<int, std::size_t>> scores;
+  for (int at = 4; at < static_cast<int>(kernel.parameters.size()); ++at) {
+    std::string_view parameter = kernel.parameters[static_cast<std::size_t>(at)];
+    if (!parameter.ends_with('*')) continue;
+    parameter.remove_suffix(1);
+    if (parameter == "bool") {
+      map = at;
+    } else if (parameter == "float" || parameter == "double") {  // not to const
+      scores.emplace_back(at, parameter == "float" ? 4 : 8);
+    } else if (parameter == "__nv_bfloat16" || parameter == "__half") {
+      scores.emplace_back(at, 2);
+    }
+  }
+  return map < 0 ? nullptr : std::make_unique<FusedRouter>(map, std::move(scores));
+}
 
 // Sorts each slice of the keys, and of the values with it, in place:
 //   bitonicSortKVInPlace, warpMergeSortKVInPlace<.., K, V, Comparator, I>(TensorInfo<K, I> keys, I slices, I length,
@@ -363,6 +417,9 @@ std::unique_ptr<Executor> make_ranking(const Signature& kernel) {
   if (kernel.name == "gatherTopK" && kernel.parameters.size() > 10) {
     const auto input = info_type(kernel.parameters[0]);
     return input ? std::make_unique<TopK>(*input) : nullptr;
+  }
+  if (kernel.name == "fused_topk_with_score_function_forward_kernel" || kernel.name == "fused_score_for_moe_aux_loss_forward_kernel") {
+    return make_fused_router(kernel);
   }
   if (kernel.name == "bitonicSortKVInPlace" || kernel.name == "warpMergeSortKVInPlace" || kernel.name == "radixSortKVInPlace") {
     return make_sort_in_place(kernel);

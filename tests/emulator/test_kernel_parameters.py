@@ -79,3 +79,52 @@ launch(rope, 256, 256, none, none, none, none, none, ctypes.c_bool(False), *numb
     cast, rope = by_name["cast_transpose_general"], by_name["fused_rope"]
     assert (cast["elements"], cast["bytes"]) == (512 * 1024, 512 * 1024 * (2 + 1 + 1))
     assert (rope["elements"], rope["bytes"]) == (256 * 8 * 64, 256 * 8 * 64 * (2 + 2))
+
+
+# fused_topk_with_score_function_forward_kernel<float, float>(logits, tokens, experts, picks, softmax before?, groups,
+# picks of groups, scaling, score function, bias, probabilities, map, scores).
+ROUTER = """
+router = (b"_ZN18transformer_engine12fused_router45fused_topk_with_score_function_forward_kernelIffEEvPKT_iiibiifiPKT0_"
+          b"PS2_PbPf")
+def route(logits, picks):
+    tokens, experts = logits.shape
+    probabilities, routes = torch.ones_like(logits), torch.ones_like(logits, dtype=torch.bool)
+    sizes = [ctypes.c_int(size) for size in (tokens, experts, picks)]
+    options = [ctypes.c_bool(False), ctypes.c_int(0), ctypes.c_int(0), ctypes.c_float(1), ctypes.c_int(0)]
+    pointers = [ctypes.c_void_p(x.data_ptr()) for x in (probabilities, routes, torch.ones_like(logits))]
+    launch(router, tokens, 128, ctypes.c_void_p(logits.data_ptr()), *sizes, *options, ctypes.c_void_p(), *pointers)
+    return routes
+"""
+
+
+def test_transformer_engines_router_is_balanced(emulate: Emulate) -> None:
+    run = emulate(
+        "import torch\n" + LAUNCH + ROUTER
+        + """
+result = []
+for tokens, experts, picks in ((64, 4, 1), (2048, 8, 2), (2048, 60, 4), (64, 8, 8)):
+    routes = route(torch.rand(tokens, experts, device="cuda"), picks)
+    picked, loads = routes.sum(dim=1).tolist(), routes.sum(dim=0).tolist()
+    result.append([set(picked) == {picks}, max(loads) - min(loads) <= 1])
+"""
+    )  # fmt: skip
+    assert run.result == [[True, True]] * 4
+    assert any("balanced" in remark for remark in run.trace.remarks)
+    (first, *_) = (kernel for kernel in run.launched("kernel") if "fused_topk" in kernel["kernel"])
+    assert (first["elements"], first["bytes"]) == (64 * 4, 64 * 4 * (4 + 4 + 1 + 4))
+
+
+def test_a_cast_by_blocks_tells_its_traffic(emulate: Emulate) -> None:
+    run = emulate(
+        "import torch\n" + LAUNCH
+        + """
+none = ctypes.c_void_p()
+sizes = [ctypes.c_size_t(n) for n in (512, 1024, 0, 0, 0, 0)]
+cast = (b"_ZN18transformer_engine71_GLOBAL__N__0981d932_38_quantize_transpose_square_blockwise_cu_108e7849"
+        b"34block_scaled_cast_transpose_kernelILb1Eff13__nv_fp8_e4m3EEvPKT1_PT2_S7_PT0_S9_mmmmmmf14CUtensorMap_stbPKf")
+tensor_map = (ctypes.c_byte * 128)()
+launch(cast, 64, 128, none, none, none, none, none, *sizes, ctypes.c_float(0), tensor_map, ctypes.c_bool(False), none)
+"""
+    )  # fmt: skip
+    (cast,) = (kernel for kernel in run.launched("kernel") if "block_scaled" in kernel["kernel"])
+    assert (cast["elements"], cast["bytes"]) == (512 * 1024, 512 * 1024 * (4 + 1 + 1))

@@ -138,7 +138,8 @@ void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::u
   std::copy_n(block, 3, key.block);
   if (args) count_elements(kernel, grid, args, key);
   record(RecordKind::kKernel, stream, intern_operation(key, [&] { return describe(kernel, key); }));
-  if (!capturing(stream)) values::launch(kernel, grid, block, args, shared_bytes);
+  if (!capturing(stream)) values::launch(kernel, grid, block, args);
+  else if (auto later = values::launch_later(kernel, grid, block, args)) at_each_launch(stream, std::move(later));
 }
 
 }  // namespace maya

@@ -338,6 +338,15 @@ int update_dependencies(Stream* stream, const std::vector<GraphNode*>& dependenc
   return kSuccess;
 }
 
+void at_each_launch(void* stream_handle, std::function<void()> compute) {
+  const Stream* stream = find_stream(stream_handle);
+  const std::shared_ptr<Capture> capture = stream ? stream->capture : nullptr;
+  if (!capture) return;
+  const std::lock_guard lock(capture->mutex);
+  const Capture::Branch* branch = branch_of(*capture, stream);
+  if (branch != nullptr && !branch->tails.empty()) branch->tails.back()->compute = std::move(compute);
+}
+
 bool capturing(void* stream_handle) {
   const Stream* stream = find_stream(stream_handle);
   return stream && stream->capture;
@@ -402,6 +411,7 @@ int launch_graph(GraphExec* exec, Stream* stream) {
     if (node.event && !meet_event(node)) continue;
     const std::uint32_t index = node.stream == exec->graph.origin ? stream->index : node.stream;
     if (node.host_function) node.host_function(node.host_data);
+    if (node.compute) node.compute();
     RecordFields fields = node.fields;
     fields.flags |= kGraph;
     if (recording()) append_record(node.kind, index, node.op, node.context, fields);

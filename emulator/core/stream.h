@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -47,6 +48,7 @@ struct GraphNode {
   bool visible = true;  // event records and waits are edges in CUDA's graph, not nodes; optimizer steps are neither
   void (*host_function)(void*) = nullptr;
   void* host_data = nullptr;
+  std::function<void()> compute;  // what it does to values, if anything
   Event* event = nullptr;  // outside the graph; it may be destroyed before
 };
 
@@ -118,6 +120,9 @@ int elapsed_time(float* milliseconds, Event* start, Event* end);
 
 // Called by record(): appends to the graph that the stream is captured into. False: no longer captured.
 bool capture_record(Stream& stream, RecordKind kind, std::uint32_t op, const RecordFields& fields);
+
+// While `stream` is captured: what its last record does to values, which is done at each launch of the graph.
+void at_each_launch(void* stream_handle, std::function<void()> compute);
 
 // An optimizer step that ends while the calling thread captures is one at each launch of the graph. False: it does not.
 bool capture_step(const RecordFields& fields);

@@ -56,7 +56,7 @@ bool blocks(Direction direction, bool pinned, bool synchronous) {
   }
 }
 
-// Moves what a copy may move. The caller is not under capture.
+// Moves what a copy may move.
 void move(void* destination, const void* source, std::size_t bytes, Direction direction) {
   const values::Derivation copied;
   switch (direction) {
@@ -85,21 +85,20 @@ int copy_rows(void* destination, std::size_t destination_pitch, const void* sour
   const bool pinned = to.pinned && from.pinned;
   const bool captured = stream->capture != nullptr;
   if (captured && synchronous) return 906;  // cudaErrorStreamCaptureImplicit
-  if (!captured) {
+  const auto move_rows = [=] {
     auto* into = static_cast<std::byte*>(destination);
     auto* out_of = static_cast<const std::byte*>(source);
-    if (bytes * rows > kValueBytes && direction == Direction::kHostToDevice) {
-      for (std::size_t row = 0; row < rows; ++row) values::forget(into + row * destination_pitch, bytes);
-    } else {
-      for (std::size_t row = 0; row < rows; ++row)
-        move(into + row * destination_pitch, out_of + row * source_pitch, bytes, direction);
+    const bool large = bytes * rows > kValueBytes && direction == Direction::kHostToDevice;
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (large) values::forget(into + row * destination_pitch, bytes);
+      else move(into + row * destination_pitch, out_of + row * source_pitch, bytes, direction);
     }
-  } else if (to.device) {
-    values::forget(destination, rows == 1 ? bytes : destination_pitch * rows);
-  }
+  };
+  if (!captured) move_rows();
   RecordFields fields{.size = bytes * rows};
   if (blocks(direction, pinned, synchronous)) fields.flags = kBlocking;
   record(RecordKind::kMemcpy, stream, copy_operation(direction, pinned), fields);
+  if (captured) at_each_launch(stream, move_rows);
   return 0;
 }
 
@@ -111,16 +110,18 @@ int fill(void* destination, unsigned value, std::size_t element_bytes, std::size
   const std::size_t bytes = element_bytes * count;
   if (bytes == 0) return 0;
   if (!destination) return 1;
-  if (stream->capture || bytes > kValueBytes) {
+  const auto write = [=] {
     // Large fills are almost always zeros; any other value is forgotten, which also reads zero.
-    values::forget(destination, bytes);
-  } else {
+    if (bytes > kValueBytes) return values::forget(destination, bytes);
     auto* at = static_cast<std::byte*>(destination);
     for (std::size_t index = 0; index < count; ++index) std::memcpy(at + index * element_bytes, &value, element_bytes);
     values::wrote(destination, bytes);
-  }
+  };
+  const bool captured = stream->capture != nullptr;
+  if (!captured) write();
   const std::uint32_t op = intern_operation(std::uint64_t{0x6d656d736574}, [] { return std::string("\"kind\": \"memset\""); });
   record(RecordKind::kMemset, stream, op, {.size = bytes});
+  if (captured) at_each_launch(stream, write);
   return 0;
 }
 

@@ -246,14 +246,21 @@ KernelWork whole(const PtxKernel::Work& work) {
 }
 
 // Nobody computes what a module's kernel writes: it reads zero.
-void forget_results(const PtxKernel::Moved& moved, void** arguments) {
+void forget_results(const PtxKernel::Moved& moved, void** arguments, void* stream) {
+  std::vector<std::pair<std::byte*, std::size_t>> results;  // 0 bytes: nobody knows how many
   for (const PtxKernel::Written& written : moved.written) {
     std::byte* to = nullptr;
     std::memcpy(&to, arguments[written.argument], sizeof to);
-    if (!is_device_pointer(to)) continue;
-    if (written.bytes == 0) values::clobber(to);
-    else values::forget(to + written.first, written.bytes);
+    if (is_device_pointer(to)) results.emplace_back(written.bytes == 0 ? to : to + written.first, written.bytes);
   }
+  const auto forget = [results = std::move(results)] {
+    for (const auto& [to, bytes] : results) {
+      if (bytes == 0) values::clobber(to);
+      else values::forget(to, bytes);
+    }
+  };
+  if (capturing(stream)) at_each_launch(stream, forget);
+  else forget();
 }
 
 Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t shared_bytes, void* stream,
@@ -274,7 +281,7 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   if (function != nullptr && function->multiplies && recording()) tell_products(*function);
   const PtxKernel::Moved known = moved.value_or(PtxKernel::Moved{});
   record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, known.bytes, whole(known.work));
-  if (moved) forget_results(*moved, arguments);
+  if (moved) forget_results(*moved, arguments, stream);
   return Result::kSuccess;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/recorder.h"
+#include "core/stream.h"
 #include "values/values.h"
 
 namespace maya::math {
@@ -74,13 +75,18 @@ void assume_scores(const Gemm& gemm, const Output& output) {
 
 void record_gemm(const Gemm& gemm, const Output& output, void* stream, bool blocking) {
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return;
-  forget_output(output, gemm.m, gemm.n, gemm.batch, gemm.c);
-  assume_scores(gemm, output);
+  const auto compute = [=] {
+    forget_output(output, gemm.m, gemm.n, gemm.batch, gemm.c);
+    assume_scores(gemm, output);
+  };
+  const bool captured = capturing(stream);
+  if (!captured) compute();
   const std::uint32_t op =
       intern_operation(std::as_bytes(std::span(&gemm, 1)), [&] { return describe(gemm); });
   RecordFields fields;
   if (blocking) fields.flags = kBlocking;
   record(RecordKind::kKernel, stream, op, fields);
+  if (captured) at_each_launch(stream, compute);
 }
 
 }  // namespace maya::math

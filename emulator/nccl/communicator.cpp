@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/process.h"
 #include "core/recorder.h"
+#include "core/stream.h"
 #include "nccl/device_memory.h"
 #include "nccl/exchange.h"
 #include "values/values.h"
@@ -150,11 +151,13 @@ bool destroy_communicator(const void* handle) {
   return state().communicators.destroy(handle);
 }
 
-Result submit(Communicator& comm, const Operation& call) {
+namespace {
+
+// What the other ranks give in a call that was recorded.
+Result exchange(const Placed& placed) {
   const values::Derivation exchanged;
-  if (!take_for_peers(comm, call)) return fail(comm, Result::kUnhandledCudaError, kNoMemory);
-  const Placed placed = place(comm, call);
-  record_call(placed);
+  Communicator& comm = *placed.comm;
+  const Operation& call = placed.call;
   const bool contributes = call.collective != Collective::kRecv &&
                            (call.collective != Collective::kBroadcast || comm.rank == call.root);
   if (contributes || !placed.small()) {
@@ -176,6 +179,20 @@ Result submit(Communicator& comm, const Operation& call) {
   } else {
     return complete(placed);
   }
+  return Result::kSuccess;
+}
+
+}  // namespace
+
+Result submit(Communicator& comm, const Operation& call) {
+  if (!take_for_peers(comm, call)) return fail(comm, Result::kUnhandledCudaError, kNoMemory);
+  const Placed placed = place(comm, call);
+  record_call(placed);
+  // Within a group they wait for each other; a graph's nodes are computed one by one.
+  if (!capturing(call.stream) || this_group.depth || point_to_point(call.collective)) return exchange(placed);
+  at_each_launch(call.stream, [handle = &comm, call] {
+    if (Communicator* const alive = find_communicator(handle)) (void)exchange(place(*alive, call));
+  });
   return Result::kSuccess;
 }
 

@@ -1,7 +1,12 @@
 #include "values/values.h"
 
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -53,6 +58,46 @@ Executors& executors() {
   static Executors instance;
   return instance;
 }
+
+const Executor* executor_of(const KernelInfo& kernel) {
+  if (!std::atomic_ref(kernel.resolved).load(std::memory_order_acquire)) executors().resolve(kernel);
+  return static_cast<const Executor*>(kernel.executor);
+}
+
+// A launch whose arguments are kept. A structure's size is not known: it ends where the next argument begins, or after
+// the most that a kernel may have; what of that is not mapped is left out.
+class KeptLaunch {
+ public:
+  KeptLaunch(const std::uint32_t* grid, const std::uint32_t* block, void** args,
+             const std::vector<std::string_view>& parameters) {
+    std::copy_n(grid, 3, grid_.begin());
+    std::copy_n(block, 3, block_.begin());
+    for (std::size_t at = 0; at < parameters.size(); ++at) keep(args, at, parameters);
+    for (const std::size_t offset : offsets_) pointers_.push_back(bytes_.data() + offset);
+  }
+
+  Launch again() { return {grid_.data(), block_.data(), pointers_.data()}; }
+
+ private:
+  static constexpr std::size_t kMostBytes = 4096;  // CUDA C++ Programming Guide, function parameters
+
+  void keep(void** args, std::size_t at, const std::vector<std::string_view>& parameters) {
+    std::size_t size = parameters[at].ends_with('*') || scalar_type(parameters[at]) ? 8 : kMostBytes;
+    for (std::size_t other = 0; other < parameters.size(); ++other) {
+      const std::uintptr_t here = address(args[at]), there = address(args[other]);
+      if (there > here) size = std::min<std::size_t>(size, there - here);
+    }
+    offsets_.push_back(bytes_.size());
+    bytes_.resize(align_up(bytes_.size() + size, alignof(std::max_align_t)));
+    const iovec to{bytes_.data() + offsets_.back(), size}, from{args[at], size};
+    (void)process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+  }
+
+  std::array<std::uint32_t, 3> grid_, block_;
+  std::vector<std::size_t> offsets_;
+  std::vector<std::byte> bytes_;
+  std::vector<void*> pointers_;
+};
 
 thread_local Assumption assumed_input = Assumption::kNone;  // of the operation that this thread is at
 
@@ -126,12 +171,23 @@ void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   else zero(destination, bytes);
 }
 
-void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
-            std::size_t) {
-  if (!std::atomic_ref(kernel.resolved).load(std::memory_order_acquire)) executors().resolve(kernel);
-  if (kernel.executor == nullptr || args == nullptr) return;
+void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args) {
+  const Executor* executor = executor_of(kernel);
+  if (executor == nullptr || args == nullptr) return;
   const Derivation computed;
-  static_cast<const Executor*>(kernel.executor)->run({grid, block, args});
+  executor->run({grid, block, args});
+}
+
+std::function<void()> launch_later(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3],
+                                   void** args) {
+  const Executor* executor = executor_of(kernel);
+  if (executor == nullptr || args == nullptr) return {};
+  const std::string name = without_anonymous_namespaces(kernel.name);
+  const auto launch = std::make_shared<KeptLaunch>(grid, block, args, parse_signature(name).parameters);
+  return [executor, launch] {
+    const Derivation computed;
+    executor->run(launch->again());
+  };
 }
 
 }  // namespace maya::values

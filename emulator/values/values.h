@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -36,8 +37,11 @@ enum class Assumption : std::uint8_t { kNone, kPick, kScore };
 
 // A launch, called by the CUDA runtime and driver entry points before they return, in program order.
 // `args[i]` points to the i-th by-value parameter. Costs one branch where the kernel has no executor.
-void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3],
-            void** args, std::size_t shared_bytes);
+void launch(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args);
+
+// The same, any number of times once `args` are gone; empty where the kernel has no executor.
+std::function<void()> launch_later(const KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3],
+                                   void** args);
 
 // Real bytes now lie in [pointer, pointer + bytes) of device memory; the caller has stored them.
 void wrote(const void* pointer, std::size_t bytes, Content content = Content::kBytes);

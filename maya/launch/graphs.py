@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from maya.launch.layout import FLAG_GRAPH, rank_path
@@ -16,8 +17,28 @@ GRAPH_STEPS = 20
 _GRAPHS = re.compile(r"\bCUDAGraph\b|\bcuda\.graph\(|\bmake_graphed_callables\b")
 
 
-def speaks_of_graphs(job: Job) -> int | None:
-    """The first line of the script itself that makes a CUDA graph, counted from 1; None: none does."""
+# Megatron-LM's --cuda-graph-impl and the like, whose graphs a package makes.
+_ARGUMENT = re.compile(r"--(?!no-|disable-)(.*[-_])?cuda[-_]?graphs?([-_=].*)?", re.IGNORECASE)
+_NOT_ASKED = {"none", "false", "off", "0"}
+
+
+def speaks_of_graphs(job: Job) -> str | None:
+    """Where a script speaks of CUDA graphs: "line 7", the first of its own text that makes one, or "argument
+    --cuda-graph-impl"; None: nowhere."""
+    if (line := _line(job)) is not None:
+        return f"line {line}"
+    for word, value in _arguments(job):
+        if _ARGUMENT.fullmatch(word) and value.lower() not in _NOT_ASKED:
+            return f"argument {word.partition('=')[0]}"
+    return None
+
+
+def _arguments(job: Job) -> Iterable[tuple[str, str]]:
+    """Each argument and what follows it."""
+    return ((word, word.partition("=")[2] or after) for word, after in pairwise((*job.argv, "")))
+
+
+def _line(job: Job) -> int | None:
     path = _source(job)
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path else []

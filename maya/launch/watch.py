@@ -75,7 +75,7 @@ class Watch:
         self.connection: Connection = crew.connection
         self.directory = directory
         self.wanted = job.iterations or STEADY_ITERATIONS
-        self.graph_line = speaks_of_graphs(job)
+        self.graphs = speaks_of_graphs(job)
         self.output = Output(directory)
         self.progress = _Progress(self._activity, since=time.monotonic())
         self.control.step_limit = 1
@@ -198,7 +198,7 @@ class Watch:
 
     def _awaits_graph(self, steps: int) -> bool:
         return (
-            self.graph_line is not None
+            self.graphs is not None
             and steps < GRAPH_STEPS
             and not replayed(self.directory, self.crew.running)
         )
@@ -206,10 +206,10 @@ class Watch:
     def _enough(self, steady: tuple[int, int], period: int, note: str = "") -> Run:
         """The script is ended here; without the graph that it speaks of, perhaps."""
         run = self._traced(steady, period, note)
-        if self.graph_line is None or replayed(self.directory, self.crew.running):
+        if self.graphs is None or replayed(self.directory, self.crew.running):
             return run
         return run.with_note(
-            f"the script speaks of CUDA graphs (its line {self.graph_line}) but replayed none in its first "
+            f"the script speaks of CUDA graphs (its {self.graphs}) but replayed none in its first "
             f"{steady[1]} optimizer steps: it is predicted without"
         )
 

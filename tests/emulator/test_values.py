@@ -408,3 +408,29 @@ def test_the_host_is_told_of_integers_that_nobody_computed(
         """
     )
     assert [("nobody computes" in remark) for remark in run.trace.remarks] == [True] * told
+
+
+def test_each_launch_of_a_graph_computes_anew(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.arange(4, device="cuda")
+        host = torch.zeros(4, dtype=torch.int64).pin_memory()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = (x + 1).repeat(2)
+            least, total = y.min(), torch.zeros((), dtype=torch.int64, device="cuda") + y.sum()
+            host.copy_(x, non_blocking=True)
+        result = [y.tolist()]
+        for number in (3, 5):
+            x.fill_(number)
+            graph.replay()
+            torch.cuda.synchronize()
+            result.append([y.tolist(), least.item(), total.item(), host.tolist()])
+        """
+    )
+    assert run.result == [
+        [0] * 8,  # nothing runs while it is captured
+        [[4] * 8, 4, 32, [3] * 4],
+        [[6] * 8, 6, 48, [5] * 4],
+    ]

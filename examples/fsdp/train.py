@@ -53,7 +53,9 @@ parser.add_argument(
 )
 parser.add_argument("--step-by-step", action="store_true", help="interleaved as by PyTorch to 2.8")
 parser.add_argument(
-    "--float8", choices=["tensorwise", "rowwise"], help="matrix products by torchao, scaled so"
+    "--float8",
+    choices=["tensorwise", "rowwise", "delayed"],
+    help="matrix products by torchao, scaled so; delayed: by Transformer Engine",
 )
 parser.add_argument("--reduce-dtype", choices=["float32", "bfloat16"], default="float32", help="of gradients")
 parser.add_argument("--no-reshard-after-forward", action="store_true", help="ZeRO-2 instead of ZeRO-3")
@@ -343,7 +345,9 @@ def forward_backward(
     for _ in range(args.accumulation_steps):
         tokens, labels = next_batch(args, generator, device)
         with parallel_contexts(args, mesh, tokens, labels, model.rotary):
-            loss = cross_entropy(args, model(tokens), labels)
+            with float8.products(args.float8):
+                logits = model(tokens)
+            loss = cross_entropy(args, logits, labels)
             (loss / args.accumulation_steps).backward()
     return loss
 
@@ -370,6 +374,8 @@ def check(args: argparse.Namespace) -> None:
             f"--pipeline-parallel {args.pipeline_parallel} * --stages-a-rank {args.stages_a_rank} = {stages} stages of "
             f"{args.layers} layers"
         )
+    if args.float8 == "delayed" and (args.tensor_parallel > 1 or args.pipeline_parallel > 1):
+        parser.error("--float8 delayed is for neither --tensor-parallel nor --pipeline-parallel")
     if args.async_tensor_parallel and not (args.compile and args.tensor_parallel > 1):
         parser.error("--async-tensor-parallel is for --compile with --tensor-parallel")
 

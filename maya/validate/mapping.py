@@ -139,9 +139,10 @@ def _fsdp_software(row: Row) -> dict[str, Any]:
             # Fused since PyTorch 2.9 (pytorch/pytorch#153666), before which all rows were measured.
             flags["--unfused-norm"] = True
     if re.search("fp8|float8", row.text("precision"), re.IGNORECASE):
-        if "torchtitan" not in framework:
-            raise MappingError("FP8 of Transformer Engine: the FSDP example has torchao's")
-        flags["--float8"] = "rowwise" if "rowwise" in row.text("precision") else "tensorwise"
+        if "llm-foundry" in framework:  # fc_type of its submit_benchmarks.py: te
+            flags["--float8"] = "delayed"
+        else:
+            flags["--float8"] = "rowwise" if "rowwise" in row.text("precision") else "tensorwise"
     if "torch.compile" in framework:
         flags["--compile"] = True
     if re.search("torchtitan|llm-foundry", framework) and "h100" in row.text("gpu").lower():

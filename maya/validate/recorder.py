@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from maya.predict import Predictor
 
 ROW_SECONDS = 3600.0
-# By the argument that asks for them.
+_TRANSFORMER_ENGINE = ("Transformer Engine", "transformer_engine", "scripts/transformer-engine builds it")
+_TORCHAO = ("torchao", "torchao", "pip install torchao")
+# By the arguments that ask for them.
 LIBRARIES = {
-    "transformer_engine": (
-        "Transformer Engine", "transformer_engine", "scripts/transformer-engine builds it",
-    ),
-    "--float8": ("torchao", "torchao", "pip install torchao"),
-}  # fmt: skip
+    "--transformer-impl transformer_engine": _TRANSFORMER_ENGINE,
+    "--float8 delayed": _TRANSFORMER_ENGINE,
+    "--float8 tensorwise": _TORCHAO,
+    "--float8 rowwise": _TORCHAO,
+}
 MEGATRON_CORE = ("megatron-core", "megatron", "pip install 'maya-search[megatron]'")
 # Without flash-attn Transformer Engine attends unfused and says nothing.
 FLASH_ATTENTION = ("flash-attn", "flash_attn", "scripts/transformer-engine brings its interface")
@@ -72,7 +74,8 @@ class Recorder:
 
 def require(mapped: Mapped) -> None:
     """Raises MayaError when the script, or what its arguments ask for, needs a library that is not installed."""
-    needed = [library for argument, library in LIBRARIES.items() if argument in mapped.argv]
+    words = " ".join(mapped.argv)
+    needed = [library for arguments, library in LIBRARIES.items() if arguments in words]
     if mapped.script == MEGATRON:
         needed.append(MEGATRON_CORE)
     if "transformer_engine" in mapped.argv and not {"fused", "unfused"} & set(mapped.argv):

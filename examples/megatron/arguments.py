@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import os
+import re
 
 
 def parse_args() -> argparse.Namespace:
@@ -13,6 +14,7 @@ def parse_args() -> argparse.Namespace:
     _parallelism(parser.add_argument_group("parallelism"))
     _training(parser.add_argument_group("training"))
     _fusions(parser.add_argument_group("fusions"))
+    _graphs(parser.add_argument_group("CUDA graphs"))
     _fp8(parser.add_argument_group("FP8, with Transformer Engine"))
     args = parser.parse_args()
     args.rank = int(os.environ.get("RANK", "0"))
@@ -56,6 +58,8 @@ def _model(group: argparse._ArgumentGroup) -> None:
         "--test-mode", action="store_true", help="compare --qk-layernorm's weights between ranks"
     )
     group.add_argument("--init-method-std", type=float, default=0.02)
+    group.add_argument("--mtp-num-layers", type=int, help="layers that predict further tokens (DeepSeek-V3)")
+    group.add_argument("--mtp-loss-scaling-factor", type=float, default=0.1)
     group.add_argument("--transformer-impl", choices=["local", "transformer_engine"], default="local")
     group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"],
                        default="auto", help="local: flash and fused (cuDNN) are PyTorch's; auto: unfused")  # fmt: skip
@@ -69,11 +73,24 @@ def _latent_attention(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--qk-head-dim", type=int, default=128)
     group.add_argument("--qk-pos-emb-head-dim", type=int, default=64)
     group.add_argument("--v-head-dim", type=int, default=128)
+    group.add_argument("--rotary-scaling-factor", type=float, default=1.0, help="YaRN")
+    group.add_argument("--mscale", type=float, default=1.0, help="YaRN")
+    group.add_argument("--mscale-all-dim", type=float, default=0.0, help="YaRN")
+
+
+def layer_pattern(text: str) -> int | list[int]:
+    """Every so many layers one has experts, or layer by layer whether it has: "([0]*1+[1]*15)"."""
+    if text.isdecimal():
+        return int(text)
+    runs = re.findall(r"\[([01])\]\*(\d+)", text)
+    if "+".join(f"[{has}]*{times}" for has, times in runs) != text.strip("()"):
+        raise argparse.ArgumentTypeError(f"no number of layers, nor like ([0]*1+[1]*15): {text}")
+    return [int(has) for has, times in runs for _ in range(int(times))]
 
 
 def _experts(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--num-experts", type=int)
-    group.add_argument("--moe-layer-freq", type=int, default=1, help="every so many layers one has experts")
+    group.add_argument("--moe-layer-freq", type=layer_pattern, default=1, help=layer_pattern.__doc__)
     group.add_argument("--moe-ffn-hidden-size", type=int, help="of an expert; default: --ffn-hidden-size")
     group.add_argument("--moe-shared-expert-intermediate-size", type=int, help="of all shared experts")
     group.add_argument("--moe-grouped-gemm", action="store_true", help="all experts in one matrix product")
@@ -82,6 +99,16 @@ def _experts(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--moe-router-dtype", choices=["fp32", "fp64"])
     group.add_argument("--moe-router-load-balancing-type", default="aux_loss",
                        choices=["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"])  # fmt: skip
+    group.add_argument("--moe-router-score-function", choices=["softmax", "sigmoid"], default="softmax")
+    group.add_argument("--moe-router-num-groups", type=int, help="of experts, of which a token goes to "
+                       "--moe-router-group-topk")  # fmt: skip
+    group.add_argument("--moe-router-group-topk", type=int)
+    group.add_argument("--moe-router-topk-scaling-factor", type=float)
+    group.add_argument("--moe-router-enable-expert-bias", action="store_true",
+                       help="balances experts without a loss")  # fmt: skip
+    group.add_argument("--moe-router-bias-update-rate", type=float, default=1e-3)
+    group.add_argument("--moe-router-fusion", action="store_true", help="by Transformer Engine")
+    group.add_argument("--moe-permute-fusion", action="store_true", help="by Transformer Engine")
     group.add_argument("--moe-aux-loss-coeff", type=float, default=0.0)
     group.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall"], default="allgather")
     group.add_argument("--expert-model-parallel-size", type=int, default=1)
@@ -99,6 +126,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--account-for-loss-in-pipeline-split", action="store_true",
                        help="the last stage has a layer less")  # fmt: skip
     group.add_argument("--num-virtual-stages-per-pipeline-rank", type=int)
+    group.add_argument("--pipeline-model-parallel-layout", help="layers of each stage: Et|(tt|)*6mL, with the "
+                       "embedding (E), those of --mtp-num-layers (m) and the loss (L)")  # fmt: skip
     group.add_argument("--microbatch-group-size-per-virtual-pipeline-stage", type=int,
                        help="micro-batches of a stage in a row; default: the pipeline-parallel size")  # fmt: skip
     group.add_argument("--no-overlap-p2p-communication", action="store_false", dest="overlap_p2p_comm")
@@ -135,6 +164,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--recompute-granularity", choices=["full", "selective"])
     group.add_argument("--recompute-method", choices=["uniform", "block"])
     group.add_argument("--recompute-num-layers", type=int)
+    group.add_argument("--recompute-modules", nargs="+", help="of --recompute-granularity selective; default: "
+                       "core_attn")  # fmt: skip
     group.add_argument("--recompute-norms-in-fp32", action="store_true",
                        help="InternEvo: layers normalise in fp32, and again in the backward pass")  # fmt: skip
     group.add_argument("--distribute-saved-activations", action="store_true")
@@ -187,9 +218,17 @@ def _fusions(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-gradient-accumulation-fusion", action="store_false",
                        dest="gradient_accumulation_fusion")  # fmt: skip
     group.add_argument("--cross-entropy-loss-fusion", action="store_true")
+    group.add_argument("--cross-entropy-fusion-impl", choices=["native", "te"], default="native")
     group.add_argument("--defer-embedding-wgrad-compute", action="store_true",
                        help="the output weights' gradients are computed while the pipeline drains")  # fmt: skip
     group.add_argument("--wgrad-deferral-limit", type=int, default=0)
+
+
+def _graphs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--cuda-graph-impl", choices=["none", "transformer_engine"], default="none")
+    group.add_argument("--cuda-graph-scope", "--cuda-graph-modules", nargs="+", default=[],
+                       help="parts of each layer that are captured; default: all")  # fmt: skip
+    group.add_argument("--cuda-graph-warmup-steps", type=int, default=3, help="iterations before the capture")
 
 
 def _fp8(group: argparse._ArgumentGroup) -> None:
@@ -202,6 +241,9 @@ def _fp8(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--fp8-amax-compute-algo", choices=["most_recent", "max"], default="most_recent")
     group.add_argument("--no-fp8-wgrad", action="store_false", dest="fp8_wgrad")
     group.add_argument("--fp8-param-gather", action="store_true", help="keep and gather weights in FP8")
+    group.add_argument("--first-last-layers-bf16", action="store_true")
+    group.add_argument("--num-layers-at-start-in-bf16", type=int, default=1)
+    group.add_argument("--num-layers-at-end-in-bf16", type=int, default=1)
 
 
 def validate(args: argparse.Namespace) -> None:
@@ -255,6 +297,8 @@ def _validate_transformer_engine(args: argparse.Namespace) -> None:
         raise ValueError("--use-megatron-fsdp needs --transformer-impl transformer_engine")
     elif args.fp8_format is not None:
         raise ValueError("--fp8-format needs --transformer-impl transformer_engine")
+    elif args.cuda_graph_impl != "none":
+        raise ValueError("--cuda-graph-impl needs --transformer-impl transformer_engine")
     if args.fp8_param_gather and args.fp8_format is None:
         raise ValueError("--fp8-param-gather needs --fp8-format")
 
@@ -289,7 +333,24 @@ def _validate_parallelism(args: argparse.Namespace) -> None:
             f"seq-length ({args.seq_length}) is not divisible by tensor-model-parallel-size ({tp}), "
             f"which {scatters} needs"
         )
-    _validate_virtual_pipeline(args, _layers_of_a_stage(args))
+    if args.pipeline_model_parallel_layout is not None:
+        _validate_layout(args)
+    else:
+        _validate_virtual_pipeline(args, _layers_of_a_stage(args))
+
+
+def _validate_layout(args: argparse.Namespace) -> None:
+    """Sets `virtual_pipeline_model_parallel_size`; megatron.core checks the layers."""
+    repeated = re.compile(r"\(([^()]*)\)\*(\d+)")
+    layout = repeated.sub(lambda part: part[1] * int(part[2]), args.pipeline_model_parallel_layout)
+    stages = layout.count("|") + 1
+    pp = args.pipeline_model_parallel_size
+    if stages % pp:
+        raise ValueError(
+            f"{stages} stages of pipeline-model-parallel-layout are not divisible by "
+            f"pipeline-model-parallel-size ({pp})"
+        )
+    args.virtual_pipeline_model_parallel_size = stages // pp if stages > pp else None
 
 
 def _layers_of_a_stage(args: argparse.Namespace) -> int:
@@ -398,6 +459,14 @@ def _validate_experts(args: argparse.Namespace) -> None:
         raise ValueError("--num-experts with --tensor-model-parallel-size > 1 needs --sequence-parallel")
     if args.moe_grouped_gemm and args.transformer_impl != "transformer_engine":
         raise ValueError("--moe-grouped-gemm needs --transformer-impl transformer_engine")
+    if (args.moe_router_fusion or args.moe_permute_fusion) and args.transformer_impl != "transformer_engine":
+        raise ValueError(
+            "--moe-router-fusion and --moe-permute-fusion need --transformer-impl transformer_engine"
+        )
+    if isinstance(args.moe_layer_freq, list) and len(args.moe_layer_freq) != args.num_layers:
+        raise ValueError(
+            f"moe-layer-freq tells of {len(args.moe_layer_freq)} layers, num-layers is {args.num_layers}"
+        )
     _validate_router(args)
     _validate_expert_biases(args)
 

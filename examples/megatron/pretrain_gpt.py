@@ -18,6 +18,7 @@ import torch.distributed as dist
 from arguments import parse_args
 from context_parallel import RingAttention
 from fused_kernels import fuse_rotary_embedding, provide_fused_kernels
+from graphs import capture_layers
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.activations import squared_relu
 from megatron.core.distributed import (
@@ -28,8 +29,10 @@ from megatron.core.distributed import (
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_block_spec,
+    get_gpt_decoder_layer_specs,
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
+    get_gpt_mtp_block_spec,
 )
 from megatron.core.optimizer import (
     MegatronOptimizer,
@@ -43,6 +46,7 @@ from megatron.core.timers import Timers
 from megatron.core.transformer import MLATransformerConfig, ModuleSpec, TransformerConfig
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module, MegatronModule
+from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlockSubmodules
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
 from reporting import log, log_timers, parameters_norm, seconds_since
@@ -130,7 +134,8 @@ def initialize(args: argparse.Namespace) -> None:
     )
     seed = args.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
     torch.manual_seed(seed)
-    tensor_parallel.model_parallel_cuda_manual_seed(seed)
+    graphs = args.cuda_graph_impl != "none"
+    tensor_parallel.model_parallel_cuda_manual_seed(seed, te_rng_tracker=graphs, use_cudagraphable_rng=graphs)
 
 
 def transformer_config(args: argparse.Namespace) -> TransformerConfig:
@@ -156,6 +161,8 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         attention_dropout=args.attention_dropout,
         hidden_dropout=args.hidden_dropout,
         init_method_std=args.init_method_std,
+        mtp_num_layers=args.mtp_num_layers,
+        mtp_loss_scaling_factor=args.mtp_loss_scaling_factor,
         tensor_model_parallel_size=args.tensor_model_parallel_size,
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         account_for_embedding_in_pipeline_split=args.account_for_embedding_in_pipeline_split,
@@ -163,6 +170,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         num_layers_in_first_pipeline_stage=args.decoder_first_pipeline_num_layers,
         num_layers_in_last_pipeline_stage=args.decoder_last_pipeline_num_layers,
         virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
+        pipeline_model_parallel_layout=args.pipeline_model_parallel_layout,
         microbatch_group_size_per_vp_stage=args.microbatch_group_size_per_virtual_pipeline_stage,
         context_parallel_size=args.context_parallel_size,
         sequence_parallel=args.sequence_parallel,
@@ -174,6 +182,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         recompute_granularity=args.recompute_granularity,
         recompute_method=args.recompute_method,
         recompute_num_layers=args.recompute_num_layers,
+        recompute_modules=args.recompute_modules,
         distribute_saved_activations=args.distribute_saved_activations,
         bf16=args.bf16,
         fp16=args.fp16,
@@ -188,10 +197,14 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         apply_rope_fusion=args.apply_rope_fusion and args.transformer_impl == "transformer_engine",
         gradient_accumulation_fusion=args.gradient_accumulation_fusion,
         cross_entropy_loss_fusion=args.cross_entropy_loss_fusion,
+        cross_entropy_fusion_impl=args.cross_entropy_fusion_impl,
         defer_embedding_wgrad_compute=args.defer_embedding_wgrad_compute,
         wgrad_deferral_limit=args.wgrad_deferral_limit,
         calculate_per_token_loss=args.calculate_per_token_loss,
         deterministic_mode=args.deterministic_mode,
+        cuda_graph_impl=args.cuda_graph_impl,
+        cuda_graph_scope=args.cuda_graph_scope,
+        cuda_graph_warmup_steps=args.cuda_graph_warmup_steps,
         **latent_attention_options(args),
         **fp8_options(args),
         **expert_options(args),
@@ -207,6 +220,9 @@ def latent_attention_options(args: argparse.Namespace) -> dict[str, object]:
         "qk_head_dim": args.qk_head_dim,
         "qk_pos_emb_head_dim": args.qk_pos_emb_head_dim,
         "v_head_dim": args.v_head_dim,
+        "rotary_scaling_factor": args.rotary_scaling_factor,
+        "mscale": args.mscale,
+        "mscale_all_dim": args.mscale_all_dim,
     }
 
 
@@ -221,6 +237,9 @@ def fp8_options(args: argparse.Namespace) -> dict[str, object]:
         "fp8_amax_compute_algo": args.fp8_amax_compute_algo,
         "fp8_wgrad": args.fp8_wgrad,
         "fp8_param": args.fp8_param_gather,
+        "first_last_layers_bf16": args.first_last_layers_bf16,
+        "num_layers_at_start_in_bf16": args.num_layers_at_start_in_bf16,
+        "num_layers_at_end_in_bf16": args.num_layers_at_end_in_bf16,
     }
 
 
@@ -236,6 +255,14 @@ def expert_options(args: argparse.Namespace) -> dict[str, object]:
         "moe_router_topk": args.moe_router_topk,
         "moe_router_pre_softmax": args.moe_router_pre_softmax,
         "moe_router_dtype": args.moe_router_dtype,
+        "moe_router_score_function": args.moe_router_score_function,
+        "moe_router_num_groups": args.moe_router_num_groups,
+        "moe_router_group_topk": args.moe_router_group_topk,
+        "moe_router_topk_scaling_factor": args.moe_router_topk_scaling_factor,
+        "moe_router_enable_expert_bias": args.moe_router_enable_expert_bias,
+        "moe_router_bias_update_rate": args.moe_router_bias_update_rate,
+        "moe_router_fusion": args.moe_router_fusion,
+        "moe_permute_fusion": args.moe_permute_fusion,
         "moe_router_load_balancing_type": args.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": args.moe_aux_loss_coeff,
         "moe_token_dispatcher_type": args.moe_token_dispatcher_type,
@@ -272,12 +299,32 @@ def layers_spec(
         if engine:
             return block
         layers = block.layer_specs
-    norm = RecomputedFloat32Norm if args.recompute_norms_in_fp32 else Norm
     for layer in layers:
-        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
-        if args.attention_backend in ("flash", "fused"):
-            layer.submodules.self_attention.submodules.core_attention = FusedAttention
+        provide_norm_and_attention(args, layer)
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
+
+
+def provide_norm_and_attention(args: argparse.Namespace, layer: ModuleSpec) -> None:
+    norm = RecomputedFloat32Norm if args.recompute_norms_in_fp32 else Norm
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
+    if args.attention_backend in ("flash", "fused"):
+        layer.submodules.self_attention.submodules.core_attention = FusedAttention
+
+
+def further_tokens_spec(
+    args: argparse.Namespace, config: TransformerConfig, stage: int | None
+) -> MultiTokenPredictionBlockSubmodules | None:
+    """Of the layers of --mtp-num-layers, which are like the model's last, where this stage has them."""
+    if args.mtp_num_layers is None:
+        return None
+    engine = args.transformer_impl == "transformer_engine"
+    last = get_gpt_decoder_layer_specs(config, engine, normalization=args.normalization)[-1]
+    spec = get_gpt_mtp_block_spec(config, last, engine, vp_stage=stage)
+    if spec is not None and not engine:
+        provide_norm_and_attention(args, last)
+        for layer in spec.layer_specs:
+            layer.submodules.enorm = layer.submodules.hnorm = layer.submodules.layer_norm = Norm
+    return spec
 
 
 def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
@@ -302,6 +349,7 @@ def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
                 position_embedding_type=args.position_embedding_type,
                 rotary_percent=args.rotary_percent,
                 rotary_base=args.rotary_base,
+                mtp_block_spec=further_tokens_spec(args, config, stage),
                 vp_stage=stage,
             )
         )
@@ -440,7 +488,7 @@ def mock_batches(args: argparse.Namespace) -> Iterator[dict[str, torch.Tensor]]:
 
 def get_batch(args: argparse.Namespace, batches: Iterator[dict[str, torch.Tensor]], chunk: GPTModel) -> Batch:
     """What this pipeline stage needs of the next micro-batch; tensor rank 0 reads, the others are sent it."""
-    needed = ("tokens", "position_ids") if chunk.pre_process else ()
+    needed = ("tokens", "position_ids") if chunk.pre_process or chunk.mtp_process else ()
     needed += ("labels", "loss_mask") if chunk.post_process else ()
     source = parallel_state.get_tensor_model_parallel_src_rank()
     group = parallel_state.get_tensor_model_parallel_group()
@@ -482,7 +530,9 @@ def forward_step(args, timers, batches, model):
     timers("batch-generator", log_level=2).start()
     batch = get_batch(args, batches, chunk)
     timers("batch-generator").stop()
-    losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    losses = model(
+        batch["tokens"], batch["position_ids"], None, labels=batch["labels"], loss_mask=batch["loss_mask"]
+    )
     return losses, partial(loss_func, args, batch["loss_mask"])
 
 
@@ -533,6 +583,8 @@ def main() -> None:
 
     started = time.perf_counter()
     for iteration in range(1, args.train_iters + 1):
+        if args.cuda_graph_impl != "none" and iteration == args.cuda_graph_warmup_steps + 1:
+            capture_layers(args, model, optimizer)
         losses, norm, zeros = train_step(args, timers, model, optimizer, scheduler, batches)
         values = {"grad norm": norm, "num zeros": zeros}
         if args.log_params_norm:

@@ -11,6 +11,7 @@ from megatron.core.optimizer.clip_grads import get_grad_norm_fp32
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.timers import Timers
 from megatron.core.transformer.module import param_is_not_shared
+from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 
 # Parts of an iteration that are timed from a --timing-log-level on. Those that there are not cost time, too: their
 # place in what the ranks gather is looked through.
@@ -76,8 +77,13 @@ def log(
         return
     mean = torch.stack([loss["lm loss"] for loss in losses]).mean()
     dist.all_reduce(mean, dist.ReduceOp.AVG, group=parallel_state.get_data_parallel_group())
+    further: dict[str, torch.Tensor] = {}  # of --mtp-num-layers
+    MTPLossLoggingHelper.track_mtp_metrics(
+        1 / (args.num_microbatches * args.log_interval), iteration, None, total_loss_dict=further
+    )
     if args.rank == args.world_size - 1:
         known = {name: value for name, value in values.items() if value is not None}
+        known |= {name: loss.item() for name, loss in further.items()}
         print(
             f"iteration {iteration:8d}/{args.train_iters:8d} | "
             f"time per iteration (ms): {seconds * 1e3:.1f} | "

@@ -14,7 +14,10 @@ class MappingError(Exception):
 def flat(flags: dict[str, Any]) -> tuple[str, ...]:
     words: list[str] = []
     for flag, value in flags.items():
-        words += [flag] if value is True else [flag, str(value)]
+        if value is True:
+            words.append(flag)
+        else:
+            words += [flag, *(map(str, value) if isinstance(value, list) else [str(value)])]
     return tuple(words)
 
 

@@ -40,6 +40,14 @@ def parse(monkeypatch):
         (2, "--num-experts 4 --tensor-model-parallel-size 2", "needs --sequence-parallel"),
         (1, "--num-experts 4 --moe-grouped-gemm", "--moe-grouped-gemm needs --transformer-impl"),
         (1, "--num-experts 4 --moe-router-topk 1", "--moe-router-pre-softmax"),
+        (1, "--num-experts 4 --moe-layer-freq ([0]*1+[1]*2)", "tells of 3 layers, num-layers is 4"),
+        (1, "--num-experts 4 --moe-router-fusion", "need --transformer-impl transformer_engine"),
+        (1, "--cuda-graph-impl transformer_engine", "--cuda-graph-impl needs --transformer-impl"),
+        (
+            4,
+            "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Ett|tt|L",
+            "3 stages of pipeline",
+        ),
         (1, "--fp8-format hybrid", "--fp8-format needs --transformer-impl transformer_engine"),
         (2, "--use-megatron-fsdp", "--use-megatron-fsdp needs --transformer-impl transformer_engine"),
         (
@@ -70,6 +78,25 @@ def test_an_expert_is_as_wide_as_the_layer_and_split_as_far_unless_told(parse):
     plain = parse(4, "--num-experts", "4", "--tensor-model-parallel-size", "2", "--sequence-parallel")
     assert (plain.moe_ffn_hidden_size, plain.expert_tensor_parallel_size) == (2048, 2)
     assert parse(1).expert_tensor_parallel_size == 1
+
+
+def test_which_layers_have_experts_is_told_as_megatrons_tests_do(parse):
+    def frequency(*flags):
+        return parse(1, "--num-experts", "4", *flags).moe_layer_freq
+
+    assert (frequency(), frequency("--moe-layer-freq", "2")) == (1, 2)
+    assert frequency("--moe-layer-freq", "([0]*1+[1]*3)") == [0, 1, 1, 1]
+    with pytest.raises(SystemExit):
+        frequency("--moe-layer-freq", "([0]*1+exit()*3)")
+
+
+def test_a_layout_tells_how_many_virtual_stages_there_are(parse):
+    def stages(layout):
+        pipeline = ["--pipeline-model-parallel-size", "2", "--global-batch-size", "2"]
+        args = parse(2, *pipeline, "--pipeline-model-parallel-layout", layout)
+        return args.virtual_pipeline_model_parallel_size
+
+    assert (stages("Ett|ttL"), stages("Et|(t|)*2tL")) == (None, 2)
 
 
 def test_the_first_and_the_last_stage_may_have_other_layers_than_those_between(parse):

@@ -245,6 +245,16 @@ def test_megatron_with_tensor_and_pipeline_parallelism(predict):
     breakdown_sums(prediction)
 
 
+def test_megatron_that_predicts_further_tokens(predict):
+    script = EXAMPLES / "megatron/pretrain_gpt.py"
+    one, two = (
+        predict(["--gpus", "8"], script, *MEGATRON, *more)
+        for more in ([], ["--mtp-num-layers", "1", "--log-interval", "1"])
+    )
+    assert two["verdict"] == "FITS", two["message"]
+    assert computing_s(two) > computing_s(one)
+
+
 def test_megatron_with_embedding_and_loss_for_a_layer_each(predict):
     megatron = [*MEGATRON, "--num-layers", "6", "--pipeline-model-parallel-size", "4"]
     split = [f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss")]

@@ -105,7 +105,6 @@ def test_a_torchtitan_row_has_its_tensor_parallelism_and_torchaos_fp8(rows):
         assert words in flags(shared)
     assert "--async-tensor-parallel" in flags(map_row(rows(row.replace("SHARD_GRAD_OP,", "FSDP,asyncTP"))[0]))
     assert "--async-tensor-parallel" not in flags(mapped)
-    assert "Transformer Engine" in map_row(rows(FSDP.replace("amp_bf16", "amp_fp8"))[0]).reason
 
 
 def test_a_torchtitan_row_has_its_pipeline_whose_ranks_cut_the_batch(rows):
@@ -213,6 +212,12 @@ def test_a_functional_test_runs_with_what_its_configuration_states(rows):
     sharded = named("gpt3_mcore_te_tp2_zp_z3_resume_torch_dist_te_8experts2parallel_top2router")
     for words in ("--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"):
         assert words in flags(sharded)
+    further = named("gpt3_moe_mcore_te_tp4_ep2_etp2_pp2_scoped_cudagraph")
+    for words in (
+        "--mtp-num-layers 1", "--pipeline-model-parallel-layout Et|(tt|)*6mL", "--recompute-modules moe_act",
+        "--cuda-graph-modules attn mlp moe_router moe_preprocess", "--moe-layer-freq ([0]*4+[1]*9)",
+    ):  # fmt: skip
+        assert words in flags(further)
     beside = named("deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap")
     assert isinstance(beside, Unmapped) and "experts' communication" in beside.reason
 
@@ -245,6 +250,14 @@ def test_fp8_is_transformer_engines(rows, tmp_path, monkeypatch):
     (row,) = rows(FSDP.replace("llm-foundry FSDP", "torchtitan FSDP2").replace("amp_bf16", "float8"))
     with pytest.raises(MayaError, match="pip install torchao"):
         require(map_row(row))
+
+
+def test_llm_foundrys_fp8_is_transformer_engines(rows, monkeypatch):
+    mapped = map_row(rows(FSDP.replace("amp_bf16", "amp_fp8 / DEFAULT"))[0])
+    assert "--float8 delayed" in flags(mapped)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MayaError, match="scripts/transformer-engine builds"):
+        require(mapped)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformer_engine") is not None, reason="it is installed")

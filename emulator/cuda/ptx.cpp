@@ -426,16 +426,15 @@ class Thread {
     return (value.bits != 0) != instruction.guard_negated ? 1 : 0;
   }
 
-  // A branch on a floating-point value, over its special cases: either way the same memory is touched. What it skips may
-  // end in a jump to where it goes, too (the end of a loop that was laid out before its middle).
+  // A branch on a floating-point value, over its special cases: either way the same memory is touched.
   bool skips_arithmetic_only(const Instruction& branch, std::size_t next) const {
     if (branch.op != Op::kBranch) return false;
     const auto target = static_cast<std::size_t>(branch.target);
     for (; next != target && next < instructions_.size(); ++next) {
       const Instruction& skipped = instructions_[next];
-      if (is_memory(skipped.op) || skipped.op == Op::kReturn) return false;
-      const bool jumps = skipped.op == Op::kBranch && skipped.guard < 0;
-      if (jumps || (target < next && skipped.op == Op::kBranch)) return jumps && skipped.target == branch.target;
+      if (is_memory(skipped.op)) return false;
+      // Back to the end of a loop that was laid out before its middle: what is skipped has to go there, too.
+      if (target < next && skipped.op == Op::kBranch) return skipped.guard < 0 && skipped.target == branch.target;
     }
     return next == target;
   }

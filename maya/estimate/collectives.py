@@ -156,7 +156,9 @@ def _measured(collective: Collective, where: Placement, cluster: Cluster) -> tup
         return None
     near = min(counts, key=lambda count: (abs(count - where.ranks), -count))
     sizes, read = curves[name, near]
-    seconds = np.minimum.accumulate(read[::-1])[::-1]  # what small ones took more than larger ones was disturbed
+    seconds = np.minimum.accumulate(read[::-1])[
+        ::-1
+    ]  # what small ones took more than larger ones was disturbed
     # Fewer or more ranks than measured: the same algorithm with another share on each link.
     scale = traffic_factor(collective.collective, where.ranks) / traffic_factor(name, near)
     wanted = collective.bytes * scale

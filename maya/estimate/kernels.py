@@ -184,9 +184,12 @@ def _matching(name: str) -> Family | None:
 
 
 def traffic(kernel: Kernel) -> Traffic | None:
-    """The bytes that kernel moves, or None when nothing about it tells."""
-    if kernel.work is not None:
-        return Traffic(float(kernel.bytes or 0), work=kernel.work)
+    """The bytes that kernel moves and what its instructions do, or None when nothing about it tells."""
+    moved = _moved(kernel)
+    return moved if moved is None or kernel.work is None else replace(moved, work=kernel.work)
+
+
+def _moved(kernel: Kernel) -> Traffic | None:
     if "symmetric_memory::" in kernel.name:  # a write to each peer and a read of what it wrote
         return Traffic(0.0, guessed=True, waits=2) if is_meeting(kernel) else None
     if "at::cuda" in kernel.name and "spin_kernel" in kernel.name and kernel.elements is not None:

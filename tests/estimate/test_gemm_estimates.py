@@ -68,7 +68,7 @@ def test_a_product_in_fp8_takes_what_it_took_without_the_quantisation_of_its_inp
     cluster: str, tokens: int, features: int, k: int, microseconds: float
 ) -> None:
     """Measured by PyTorch's profiler (scripts/measure); the tables' readings hold both, twice as much for some."""
-    answer = Estimator(load(cluster)).estimate([linear(tokens, features, k, "fp8_e4m3")])
+    answer = estimate(cluster, linear(tokens, features, k, "fp8_e4m3"))
     assert answer.seconds[0] == pytest.approx(microseconds * 1e-6, rel=0.25)
     assert answer.provenance[0] == Provenance.LEARNED
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from maya.clusters import Device
 from maya.estimate.fits import fit_for
+from maya.estimate.types import Provenance
 from maya.trace.types import Work
 
 # Of one multiprocessor, in threads' instructions a clock (CUDA C++ Programming Guide, "Throughput of Native Arithmetic
@@ -16,9 +17,10 @@ _OF_OTHERS = (128, 2)
 _SPECIALS = 16
 
 
-def work_seconds(work: Work, device: Device) -> float:
+def work_seconds(work: Work, device: Device) -> tuple[float, Provenance]:
     """Seconds of `work` alone, as if memory answered at once."""
-    return issued_seconds(work, device, fit_for("instructions", device).coefficients)
+    fit = fit_for("instructions", device)
+    return issued_seconds(work, device, fit.coefficients), fit.provenance
 
 
 def issued_seconds(work: Work, device: Device, coefficients: Mapping[str, float]) -> float:

@@ -40,10 +40,13 @@ def kernel_seconds(moved: Traffic, device: Device) -> tuple[float, Provenance]:
     """Seconds of a kernel in a busy stream."""
     fit = fit_for("memory", device, moved.variant)
     elementwise = fit_for("memory", device, "elementwise")
-    seconds = work_seconds(moved, device, elementwise.coefficients | fit.coefficients)
+    seconds, provenance = (
+        work_seconds(moved, device, elementwise.coefficients | fit.coefficients),
+        fit.provenance,
+    )
     if moved.work is not None:
-        seconds = max(seconds, instructions.work_seconds(moved.work, device))
-    return floor_seconds(device) + seconds, fit.provenance
+        seconds, provenance = max((seconds, provenance), instructions.work_seconds(moved.work, device))
+    return floor_seconds(device) + seconds, provenance
 
 
 def bytes_seconds(moved: float, device: Device) -> tuple[float, Provenance]:

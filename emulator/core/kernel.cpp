@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
@@ -60,17 +61,19 @@ std::string triple(const std::uint32_t (&values)[3]) {
   return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " + std::to_string(values[2]) + "]";
 }
 
+std::string quadruple(const KernelWork& work) {
+  const auto whole = [](double value) { return std::to_string(std::llround(value)); };
+  return "[" + whole(work.instructions) + ", " + whole(work.doubles) + ", " + whole(work.specials) + ", " +
+         whole(work.lines) + "]";
+}
+
 std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
   std::string text = "\"kind\": \"kernel\", \"kernel\": " + json_quote(kernel.name) + ", \"grid\": " +
                      triple(key.grid) + ", \"block\": " + triple(key.block) +
                      ", \"shared_bytes\": " + std::to_string(key.shared_bytes);
   if (key.elements) text += ", \"elements\": " + std::to_string(key.elements);
   if (key.bytes) text += ", \"bytes\": " + std::to_string(key.bytes);
-  const auto& [instructions, doubles, specials, lines] = key.work;
-  if (instructions) {
-    text += ", \"work\": [" + std::to_string(instructions) + ", " + std::to_string(doubles) + ", " +
-            std::to_string(specials) + ", " + std::to_string(lines) + "]";
-  }
+  if (key.work.instructions > 0) text += ", \"work\": " + quadruple(key.work);
   return text;
 }
 
@@ -117,6 +120,15 @@ KernelInfo* register_kernel(std::string mangled, const void* host_function) {
   self.by_address[&kernel] = &kernel;
   self.recent_at(kernel.host_function).store(nullptr, std::memory_order_release);
   return &kernel;
+}
+
+KernelWork& KernelWork::operator+=(const KernelWork& other) {
+  instructions += other.instructions, doubles += other.doubles, specials += other.specials, lines += other.lines;
+  return *this;
+}
+
+KernelWork KernelWork::operator*(double times) const {
+  return {instructions * times, doubles * times, specials * times, lines * times};
 }
 
 KernelInfo* find_kernel(const void* function_or_handle) {

@@ -41,7 +41,10 @@ KernelInfo* find_kernel(const void* function_or_handle);
 // Over all threads of a launch: instructions that are issued, and how many of them go to the units for double precision
 // and to those for special functions; lines of 128 bytes that its warps ask for, each time anew.
 struct KernelWork {
-  std::uint64_t instructions = 0, doubles = 0, specials = 0, lines = 0;
+  double instructions = 0, doubles = 0, specials = 0, lines = 0;
+
+  KernelWork& operator+=(const KernelWork& other);
+  KernelWork operator*(double times) const;
 };
 
 // One launch: interns the operation, records it and lets small values compute. `bytes`: what it reads and writes where

@@ -240,11 +240,6 @@ std::optional<PtxKernel::Moved> moved_by(Function* function, const PtxLaunch& la
   return at->second;
 }
 
-KernelWork whole(const PtxKernel::Work& work) {
-  const auto count = [](double value) { return static_cast<std::uint64_t>(value + 0.5); };
-  return {count(work.instructions), count(work.doubles), count(work.specials), count(work.lines)};
-}
-
 // Nobody computes what a module's kernel writes: it reads zero.
 void forget_results(const PtxKernel::Moved& moved, void** arguments, void* stream) {
   std::vector<std::pair<std::byte*, std::size_t>> results;  // 0 bytes: nobody knows how many
@@ -280,7 +275,7 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   const auto moved = moved_by(function, shape);
   if (function != nullptr && function->multiplies && recording()) tell_products(*function);
   const PtxKernel::Moved known = moved.value_or(PtxKernel::Moved{});
-  record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, known.bytes, whole(known.work));
+  record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, known.bytes, known.work);
   if (moved) forget_results(*moved, arguments, stream);
   return Result::kSuccess;
 }

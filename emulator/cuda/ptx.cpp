@@ -104,7 +104,7 @@ Op operation(std::string_view base, const std::vector<std::string_view>& modifie
 
 // What an instruction of PTX comes to in the device's own: few have one, moves have none. Divisions in double precision
 // start from a special function's reciprocal and refine it.
-Kernel::Work work_of(std::string_view base, const std::vector<std::string_view>& modifiers) {
+KernelWork work_of(std::string_view base, const std::vector<std::string_view>& modifiers) {
   const auto has = [&](std::string_view word) { return std::ranges::find(modifiers, word) != modifiers.end(); };
   constexpr std::array<std::string_view, 6> kFree{"mov", "cvta", "createpolicy", "ret", "exit", "brx"};
   constexpr std::array<std::string_view, 8> kSpecial{"ex2", "lg2", "sin", "cos", "rcp", "rsqrt", "sqrt", "tanh"};
@@ -386,7 +386,7 @@ class Thread {
         registers_(static_cast<std::size_t>(registers)) {}
 
   // Of all threads that were run. A warp is 32 of them, one after the other.
-  Kernel::Work work() {
+  KernelWork work() {
     end_warp();
     return work_;
   }
@@ -586,7 +586,7 @@ class Thread {
   const PtxLaunch& launch_;
   Footprint& footprint_;
   WarpLines lines_;
-  Kernel::Work work_;
+  KernelWork work_;
   const std::array<std::uint32_t, 12>* specials_ = nullptr;
   std::vector<Value> registers_;
 };
@@ -630,20 +630,11 @@ PtxKernel::Written written_span(const Sampled& sampled, int argument, const void
 
 struct PtxKernel::Block {
   Footprint footprint;
-  Work work;
+  KernelWork work;
 };
 
 std::optional<PtxKernel> PtxKernel::parse(std::string_view ptx, std::string_view name) {
   return PtxParser().parse(ptx, name);
-}
-
-PtxKernel::Work& PtxKernel::Work::operator+=(const Work& other) {
-  instructions += other.instructions, doubles += other.doubles, specials += other.specials, lines += other.lines;
-  return *this;
-}
-
-PtxKernel::Work PtxKernel::Work::operator*(double times) const {
-  return {instructions * times, doubles * times, specials * times, lines * times};
 }
 
 std::uint64_t PtxKernel::Parameter::value(const void* argument) const {

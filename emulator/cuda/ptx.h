@@ -1,4 +1,5 @@
-// What a kernel launch moves through global memory, found by running the address arithmetic of its PTX.
+// What a kernel launch moves through global memory and how many instructions it issues, found by running the address
+// arithmetic of its PTX.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/kernel.h"
 
 namespace maya::cuda {
 
@@ -32,17 +35,9 @@ class PtxKernel {
     std::uint64_t bytes;
   };
 
-  // As KernelWork has it.
-  struct Work {
-    double instructions = 0, doubles = 0, specials = 0, lines = 0;
-
-    Work& operator+=(const Work& other);
-    Work operator*(double times) const;
-  };
-
   struct Moved {
     std::uint64_t bytes = 0;
-    Work work;
+    KernelWork work;
     std::vector<Written> written;
   };
 
@@ -121,7 +116,7 @@ class PtxKernel {
     char comparison[4] = {};
     int guard = -1;  // predicate register; -1: always executed
     bool guard_negated = false;
-    Work work;                 // of one thread; no lines
+    KernelWork work;           // of one thread; no lines
     int bytes = 0;             // of a memory access
     int target = 0;            // of a branch: instruction index
     std::vector<int> results;  // registers

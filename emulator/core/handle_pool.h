@@ -77,4 +77,11 @@ class HandlePool {
   std::vector<std::size_t> free_;
 };
 
+// The pool of a kind's handles; it outlives every caller's destructor.
+template <class T, std::size_t Capacity>
+HandlePool<T, Capacity>& handle_pool() {
+  static auto* const instance = new HandlePool<T, Capacity>;
+  return *instance;
+}
+
 }  // namespace maya

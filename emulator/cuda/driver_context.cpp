@@ -20,10 +20,7 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 
-HandlePool<Context, 4096>& contexts() {
-  static auto* const pool = new HandlePool<Context, 4096>;  // outlives every caller's destructor
-  return *pool;
-}
+HandlePool<Context, 4096>& contexts() { return handle_pool<Context, 4096>(); }
 
 struct PrimaryContext {
   Context* context = nullptr;

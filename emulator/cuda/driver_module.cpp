@@ -36,10 +36,7 @@ struct Module {
   std::unordered_map<std::string, KernelInfo*> functions;
 };
 
-HandlePool<Module, 1 << 16>& modules() {
-  static auto* const pool = new HandlePool<Module, 1 << 16>;  // outlives every caller's destructor
-  return *pool;
-}
+HandlePool<Module, 1 << 16>& modules() { return handle_pool<Module, 1 << 16>(); }
 
 // What a loaded function has beyond its KernelInfo. Never freed, like the KernelInfo.
 struct Function {

@@ -12,10 +12,7 @@
 namespace maya::math {
 namespace {
 
-HandlePool<CublasHandle, 4096>& handles() {
-  static auto* const pool = new HandlePool<CublasHandle, 4096>;  // outlives every caller's destructor
-  return *pool;
-}
+HandlePool<CublasHandle, 4096>& handles() { return handle_pool<CublasHandle, 4096>(); }
 
 // cublasSetMathMode sets a default for the entry points that name no FAST mode themselves.
 ComputeType apply_math_mode(const CublasHandle& handle, ComputeType compute) {

@@ -31,8 +31,7 @@ Status initialize(Descriptor* at, std::size_t bytes, std::size_t needed, const D
 
 template <class Object>
 HandlePool<Object, 1 << 16>& pool() {
-  static auto* const instance = new HandlePool<Object, 1 << 16>;  // outlives every caller's destructor
-  return *instance;
+  return handle_pool<Object, 1 << 16>();
 }
 
 // cuBLASLt accepts a cublasHandle_t for its own (cuBLAS documentation, cublasLtHandle_t).

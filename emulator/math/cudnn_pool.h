@@ -8,8 +8,7 @@ namespace maya::math::cudnn {
 
 template <class Object>
 HandlePool<Object, 1 << 18>& pool() {
-  static auto* const instance = new HandlePool<Object, 1 << 18>;  // outlives every caller's destructor
-  return *instance;
+  return handle_pool<Object, 1 << 18>();
 }
 
 // What cudnnCreate...Descriptor and cudnnDestroy...Descriptor do.

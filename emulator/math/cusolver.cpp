@@ -16,10 +16,7 @@
 namespace maya::math::cusolver {
 namespace {
 
-HandlePool<Handle, 4096>& handles() {
-  static auto* const pool = new HandlePool<Handle, 4096>;  // outlives every caller's destructor
-  return *pool;
-}
+HandlePool<Handle, 4096>& handles() { return handle_pool<Handle, 4096>(); }
 
 Status geqrf(const Handle* handle, DataType type, std::int64_t m, std::int64_t n, void* a, std::int64_t lda, void* tau,
              int* info) {

@@ -54,8 +54,7 @@ struct Dense {
 
 template <class Object>
 HandlePool<Object, 1 << 16>& pool() {
-  static auto* const instance = new HandlePool<Object, 1 << 16>;  // outlives every caller's destructor
-  return *instance;
+  return handle_pool<Object, 1 << 16>();
 }
 
 template <class Object>

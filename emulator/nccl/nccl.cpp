@@ -38,10 +38,7 @@ struct Registration {
   std::size_t bytes;
 };
 
-maya::HandlePool<Registration, 1 << 16>& registrations() {
-  static auto* const pool = new maya::HandlePool<Registration, 1 << 16>;
-  return *pool;
-}
+maya::HandlePool<Registration, 1 << 16>& registrations() { return maya::handle_pool<Registration, 1 << 16>(); }
 
 thread_local const char* creation_error = "";  // of the thread's last communicator that could not be created
 

@@ -45,7 +45,7 @@ _RATE, _BATCHED_RATE = 0.6, 0.15
 
 
 @dataclass(frozen=True)
-class Work:
+class Cost:
     """Of one matrix."""
 
     flops: float
@@ -54,43 +54,43 @@ class Work:
     streamed: float = 0.0  # elements that products with a vector read
 
 
-def work(call: Lapack) -> Work:
+def cost(call: Lapack) -> Cost:
     """What one matrix costs, without regard to its type. Wide matrices cost what tall ones do."""
     n, m, k = float(min(call.m, call.n)), float(max(call.m, call.n)), float(call.k)
     half = n * n * (m - n / 3)  # of a reduction to two diagonals: a product with a vector for each column
     match call.routine:
         case "geqrf":
-            return Work(2 * m * n**2 - 2 * n**3 / 3, _QR_S, n)
+            return Cost(2 * m * n**2 - 2 * n**3 / 3, _QR_S, n)
         case "orgqr":
-            return Work(4 * call.m * call.n * k - 2 * (call.m + call.n) * k**2 + 4 * k**3 / 3, _QR_S, k)
+            return Cost(4 * call.m * call.n * k - 2 * (call.m + call.n) * k**2 + 4 * k**3 / 3, _QR_S, k)
         case "ormqr":
-            return Work(2 * call.n * k * (2 * call.m - k), _TRIANGLE_S, k)
+            return Cost(2 * call.n * k * (2 * call.m - k), _TRIANGLE_S, k)
         case "gels":
-            return Work(2 * m * n**2 - 2 * n**3 / 3 + 4 * m * n * k, _LEAST_SQUARES_S, n)
+            return Cost(2 * m * n**2 - 2 * n**3 / 3 + 4 * m * n * k, _LEAST_SQUARES_S, n)
         case "potrf":
-            return Work(n**3 / 3, _CHOLESKY_S, n)
+            return Cost(n**3 / 3, _CHOLESKY_S, n)
         case "getrf":
-            return Work(m * n**2 - n**3 / 3, _LU_S, n)
+            return Cost(m * n**2 - n**3 / 3, _LU_S, n)
         case "sytrf":
-            return Work(n**3 / 3, _LU_S, n)
+            return Cost(n**3 / 3, _LU_S, n)
         case "trsm":
-            return Work(n**2 * k, _TRIANGLE_S, n)
+            return Cost(n**2 * k, _TRIANGLE_S, n)
         case "potrs" | "getrs" | "sytrs":  # two triangles
-            return Work(2 * n**2 * k, _TRIANGLE_S, 2 * n)
+            return Cost(2 * n**2 * k, _TRIANGLE_S, 2 * n)
         case "syevd":  # tridiagonal form; with vectors Golub & Van Loan, 8.3.3
-            return Work(9 * n**3 if call.vectors else 4 * n**3 / 3, _TRIDIAGONAL_S, n, n**3 / 3)
+            return Cost(9 * n**3 if call.vectors else 4 * n**3 / 3, _TRIDIAGONAL_S, n, n**3 / 3)
         case "gesvd":  # Golub & Van Loan, 8.6.3
             flops = 14 * m * n**2 + 8 * n**3 if call.vectors else 4 * m * n**2 - 4 * n**3 / 3
-            return Work(flops, _SINGULAR_S, n, half)
+            return Cost(flops, _SINGULAR_S, n, half)
         case "syevj":  # n^2 / 2 rotations a sweep, each of two rows, two columns and two vectors
-            return Work(_SWEEPS * (9 if call.vectors else 6) * n**3, _EIGEN_ROUND_S, _SWEEPS * n)
+            return Cost(_SWEEPS * (9 if call.vectors else 6) * n**3, _EIGEN_ROUND_S, _SWEEPS * n)
         case "gesvdj":  # n^2 / 2 rotations a sweep, each of two columns and two vectors, and its angle
             flops = 6 * m * n**2 + (3 * n**3 if call.vectors else 0)
-            return Work(_SWEEPS * flops, _SINGULAR_ROUND_S, _SWEEPS * n)
+            return Cost(_SWEEPS * flops, _SINGULAR_ROUND_S, _SWEEPS * n)
         case "gesvda":  # the Gram matrix, its eigenvectors, and the left vectors by a product
-            return Work(4 * m * n**2 + _SWEEPS * 9 * n**3, _EIGEN_ROUND_S, _SWEEPS * n)
+            return Cost(4 * m * n**2 + _SWEEPS * 9 * n**3, _EIGEN_ROUND_S, _SWEEPS * n)
         case "geev":  # Golub & Van Loan, 7.5.6
-            return Work((25 if call.vectors else 10) * n**3, _EIGENVALUES_S, n, 5 * n**3 / 6)
+            return Cost((25 if call.vectors else 10) * n**3, _EIGENVALUES_S, n, 5 * n**3 / 6)
     raise ValueError(f"no such routine of LAPACK: {call.routine}")
 
 
@@ -100,7 +100,7 @@ def real_dtype(call: Lapack) -> str:
 
 
 def flops(call: Lapack) -> float:
-    return (4 if call.dtype.startswith("complex") else 1) * call.batch * work(call).flops
+    return (4 if call.dtype.startswith("complex") else 1) * call.batch * cost(call).flops
 
 
 def estimate_lapack(call: Lapack, device: Device) -> tuple[float, Provenance]:
@@ -117,7 +117,7 @@ def demand(call: Lapack, device: Device) -> float:
 
 def _parts(call: Lapack, device: Device) -> tuple[float, float]:
     """Seconds of the steps, and of what has the whole device."""
-    one = work(call)
+    one = cost(call)
     peak = device.peak_flops.get(real_dtype(call), device.vector_flops)
     item = (2 if call.dtype.startswith("complex") else 1) * (8 if real_dtype(call) == "fp64" else 4)
     turns = max(call.batch / device.multiprocessors, 1.0) if call.batched else call.batch

@@ -40,13 +40,10 @@ def kernel_seconds(moved: Traffic, device: Device) -> tuple[float, Provenance]:
     """Seconds of a kernel in a busy stream."""
     fit = fit_for("memory", device, moved.variant)
     elementwise = fit_for("memory", device, "elementwise")
-    seconds, provenance = (
-        work_seconds(moved, device, elementwise.coefficients | fit.coefficients),
-        fit.provenance,
-    )
+    answer = work_seconds(moved, device, elementwise.coefficients | fit.coefficients), fit.provenance
     if moved.work is not None:
-        seconds, provenance = max((seconds, provenance), instructions.work_seconds(moved.work, device))
-    return floor_seconds(device) + seconds, provenance
+        answer = max(answer, instructions.work_seconds(moved.work, device))
+    return floor_seconds(device) + answer[0], answer[1]
 
 
 def bytes_seconds(moved: float, device: Device) -> tuple[float, Provenance]:

@@ -28,7 +28,7 @@ class GemmTable:
     """`seconds[i, j, l]` for C[m, n] = A[m, k] B[k, n] at m[i], n[j], k[l]; NaN where not measured.
 
     m counts tokens and n output features (the table's convention); all axes are sorted. `exact` is None for all where
-    the seconds are differences of readings (`_read_fp8_gemm`).
+    the seconds are differences of readings (`_fp8_latency`).
     """
 
     m: FloatArray
@@ -117,7 +117,10 @@ def _readings(device_key: str, kind: str, framework: str, label: str, shape: lis
     if not files:
         return None
     rows = pd.read_parquet(files[-1], columns=[dtype, *shape, "latency"])
-    return rows[(rows[dtype] == label) & (rows.m > 0)].groupby(shape).latency.median()
+    read = (
+        rows.latency > 0 if kind == "gemm" else rows.latency >= 0
+    )  # what finding a scale adds may be nothing
+    return rows[(rows[dtype] == label) & (rows.m > 0) & read].groupby(shape).latency.median()
 
 
 # Kind of table -> its folder, the column that names the type.

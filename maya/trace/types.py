@@ -43,6 +43,11 @@ class Kernel:
     attention: tuple[int, ...] | None = None
     work: Work | None = None  # where its instructions could be read: Triton's
 
+    @property
+    def launch(self) -> tuple[str, tuple[int, int, int], tuple[int, int, int]]:
+        """Name, grid and block: what a recording and a profile tell alike; how much it moves only one of them may."""
+        return self.name, self.grid, self.block
+
 
 @dataclass(frozen=True)
 class Gemm:

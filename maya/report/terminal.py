@@ -120,15 +120,14 @@ def _critical_path(prediction: Prediction) -> Iterator[tuple[str, Text]]:
 
 
 def _communication(prediction: Prediction) -> Iterator[tuple[str, Text]]:
-    """One line for each collective and size of communicator: seconds of a rank, mean over all that take part."""
+    """One line for each collective and size of communicator: seconds of a rank, mean over all, on whichever of them."""
     groups: defaultdict[tuple[str, int], list[CommunicationTotal]] = defaultdict(list)
     for total in prediction.communication:
         groups[total.collective, len(total.members)].append(total)
     rows = []
     for (collective, members), totals in groups.items():
-        ranks = sum(total.ranks for total in totals)
         seconds, waiting, moved = (
-            sum(getattr(total, name) * total.ranks for total in totals) / ranks
+            sum(getattr(total, name) * total.ranks for total in totals) / prediction.ranks["world"]
             for name in ("seconds", "waiting_s", "bytes")
         )
         text = f"{collective} among {members} ranks: {size(moved)} in {duration(seconds)}"

@@ -46,6 +46,14 @@ def test_critical_path_and_communication_are_named(sample):
     assert "all_reduce among 2 ranks: 24.0 MiB in 5.40 ms, 33 % of it waiting" in text
 
 
+def test_communication_of_a_rank_sums_over_its_communicators(sample):
+    (total,) = sample.prediction.communication  # of all four ranks
+    once_more = replace(total, communicator=1)
+    of_two_ranks = replace(total, communicator=2, instances=1, ranks=2)
+    text = text_of(replace(sample.prediction, communication=(total, once_more, of_two_ranks)))
+    assert "all_reduce among 2 ranks: 60.0 MiB in 13.5 ms, 33 % of it waiting" in text
+
+
 def test_no_escape_sequences_and_no_wrapping_outside_a_terminal(sample):
     text = text_of(sample.prediction)
     assert "\x1b" not in text and "█" not in text

@@ -5,6 +5,8 @@ import importlib.util
 import os
 import re
 
+import torch
+
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pretrain a GPT with megatron-core.", allow_abbrev=False)
@@ -111,6 +113,10 @@ def _experts(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--moe-permute-fusion", action="store_true", help="by Transformer Engine")
     group.add_argument("--moe-aux-loss-coeff", type=float, default=0.0)
     group.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall"], default="allgather")
+    group.add_argument("--overlap-moe-expert-parallel-comm", action="store_true",
+                       help="tokens travel beside another micro-batch's computation")  # fmt: skip
+    group.add_argument("--delay-wgrad-compute", action="store_true",
+                       help="weights' gradients wait until tokens travel; needs Transformer Engine")  # fmt: skip
     group.add_argument("--expert-model-parallel-size", type=int, default=1)
     group.add_argument(
         "--expert-tensor-parallel-size", type=int, help="default: --tensor-model-parallel-size"
@@ -169,6 +175,9 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--recompute-norms-in-fp32", action="store_true",
                        help="InternEvo: layers normalise in fp32, and again in the backward pass")  # fmt: skip
     group.add_argument("--distribute-saved-activations", action="store_true")
+    group.add_argument("--fine-grained-activation-offloading", action="store_true",
+                       help="inputs of --offload-modules wait for the backward pass on the host")  # fmt: skip
+    group.add_argument("--offload-modules", nargs="+", default=[])
     group.add_argument("--distributed-timeout-minutes", type=int, default=10)
 
 
@@ -181,6 +190,8 @@ def _training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--fp16", action="store_true")
     group.add_argument("--loss-scale", type=float, help="fp16: constant instead of dynamic")
     group.add_argument("--initial-loss-scale", type=float, default=2.0**32)
+    group.add_argument("--optimizer", choices=["adam", "muon", "dist_muon"], default="adam",
+                       help="dist_muon: each data-parallel rank steps some of the layers")  # fmt: skip
     group.add_argument("--lr", type=float, default=1.5e-4)
     group.add_argument("--decoupled-lr", type=float, help="of embeddings and output weights")
     group.add_argument("--min-lr", type=float, default=0.0)
@@ -193,6 +204,16 @@ def _training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--adam-beta1", type=float, default=0.9)
     group.add_argument("--adam-beta2", type=float, default=0.999)
     group.add_argument("--adam-eps", type=float, default=1e-8)
+    group.add_argument("--muon-momentum", type=float, default=0.9)
+    group.add_argument("--muon-no-split-qkv", action="store_false", dest="muon_split_qkv")
+    group.add_argument("--muon-use-nesterov", action="store_true")
+    group.add_argument("--muon-scale-mode", choices=["spectral", "unit_rms_norm", "shape_scaling"],
+                       default="spectral")  # fmt: skip
+    group.add_argument("--muon-fp32-matmul-prec", choices=["low", "medium", "high"], default="medium")
+    group.add_argument("--muon-num-ns-steps", type=int, default=5, help="of Newton and Schulz' iteration")
+    group.add_argument("--muon-tp-mode", choices=["blockwise", "duplicated", "distributed"],
+                       default="blockwise")  # fmt: skip
+    group.add_argument("--muon-extra-scale-factor", type=float, default=1.0)
     group.add_argument("--no-check-for-nan-in-loss-and-grad", action="store_false",
                        dest="check_for_nan_in_loss_and_grad")  # fmt: skip
     group.add_argument("--calculate-per-token-loss", action="store_true",
@@ -261,6 +282,7 @@ def validate(args: argparse.Namespace) -> None:
         raise ValueError("--swiglu and --squared-relu exclude each other")
     if args.bf16 and not args.grad_reduce_in_bf16:
         args.accumulate_allreduce_grads_in_fp32 = True  # as Megatron does
+    args.params_dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
     _validate_transformer_engine(args)
     if args.overlap_param_gather and not args.use_distributed_optimizer:
         raise ValueError("--overlap-param-gather needs --use-distributed-optimizer")
@@ -273,6 +295,7 @@ def validate(args: argparse.Namespace) -> None:
             "--overlap-param-gather-with-optimizer-step needs --overlap-param-gather and virtual pipeline stages"
         )
     _validate_optimizer_instances(args)
+    _validate_muon(args)
 
 
 def _validate_optimizer_instances(args: argparse.Namespace) -> None:
@@ -286,6 +309,23 @@ def _validate_optimizer_instances(args: argparse.Namespace) -> None:
         raise ValueError(
             f"data-parallel ranks ({replicas}, context-parallel ones among them) are not divisible by "
             f"num-distributed-optimizer-instances ({instances})"
+        )
+
+
+def _validate_muon(args: argparse.Namespace) -> None:
+    if args.optimizer == "adam":
+        return
+    if args.use_distributed_optimizer:
+        raise ValueError(
+            f"--optimizer {args.optimizer} has no --use-distributed-optimizer: dist_muon has layers step on "
+            "one data-parallel rank each"
+        )
+    if args.fp16:
+        raise ValueError(f"--optimizer {args.optimizer} has no --fp16")
+    if importlib.util.find_spec("emerging_optimizers") is None:
+        raise ValueError(
+            f"--optimizer {args.optimizer} needs NVIDIA's Emerging-Optimizers: pip install "
+            "git+https://github.com/NVIDIA-NeMo/Emerging-Optimizers@v0.1.0"
         )
 
 
@@ -469,6 +509,7 @@ def _validate_experts(args: argparse.Namespace) -> None:
         )
     _validate_router(args)
     _validate_expert_biases(args)
+    _validate_expert_overlap(args)
 
 
 def _validate_router(args: argparse.Namespace) -> None:
@@ -490,6 +531,28 @@ def _validate_expert_biases(args: argparse.Namespace) -> None:
         )
     if args.bias_gelu_fusion and not (args.swiglu or args.squared_relu):
         raise ValueError("--num-experts needs --disable-bias-linear or --no-bias-gelu-fusion")
+
+
+def _validate_expert_overlap(args: argparse.Namespace) -> None:
+    if args.delay_wgrad_compute and args.transformer_impl != "transformer_engine":
+        raise ValueError("--delay-wgrad-compute needs --transformer-impl transformer_engine")
+    if args.delay_wgrad_compute and not args.overlap_moe_expert_parallel_comm:
+        raise ValueError("--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm")
+    if not args.overlap_moe_expert_parallel_comm:
+        return
+    if args.expert_model_parallel_size == 1 or args.moe_token_dispatcher_type != "alltoall":
+        raise ValueError(
+            "--overlap-moe-expert-parallel-comm needs --expert-model-parallel-size of 2 or more "
+            f"({args.expert_model_parallel_size}) and --moe-token-dispatcher-type alltoall"
+        )
+    if args.pipeline_model_parallel_size > 1 and args.virtual_pipeline_model_parallel_size is None:
+        raise ValueError(
+            "--overlap-moe-expert-parallel-comm with --pipeline-model-parallel-size > 1 needs virtual stages"
+        )
+    if args.recompute_granularity == "full" or args.use_megatron_fsdp:
+        raise ValueError(
+            "--overlap-moe-expert-parallel-comm has neither --recompute-granularity full nor --use-megatron-fsdp"
+        )
 
 
 def _validate_batch(args: argparse.Namespace) -> None:

@@ -34,12 +34,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_with_transformer_engine_spec,
     get_gpt_mtp_block_spec,
 )
-from megatron.core.optimizer import (
-    MegatronOptimizer,
-    OptimizerConfig,
-    get_megatron_optimizer,
-    get_standard_config_overrides,
-)
+from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.timers import Timers
@@ -49,6 +44,7 @@ from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlockSubmodules
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config
+from optimizers import build_optimizer
 from reporting import log, log_timers, parameters_norm, seconds_since
 from synchronous import ScatteredGPTModel, wait_for_input_gradients
 from torch.nn import functional
@@ -184,10 +180,12 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         recompute_num_layers=args.recompute_num_layers,
         recompute_modules=args.recompute_modules,
         distribute_saved_activations=args.distribute_saved_activations,
+        fine_grained_activation_offloading=args.fine_grained_activation_offloading,
+        offload_modules=args.offload_modules,
         bf16=args.bf16,
         fp16=args.fp16,
-        params_dtype=compute_dtype(args),
-        pipeline_dtype=compute_dtype(args),
+        params_dtype=args.params_dtype,
+        pipeline_dtype=args.params_dtype,
         bias_activation_fusion=args.bias_swiglu_fusion
         if args.swiglu
         else args.bias_gelu_fusion and args.add_bias_linear and not args.squared_relu,
@@ -268,15 +266,13 @@ def expert_options(args: argparse.Namespace) -> dict[str, object]:
         "moe_token_dispatcher_type": args.moe_token_dispatcher_type,
         "expert_model_parallel_size": args.expert_model_parallel_size,
         "expert_tensor_parallel_size": args.expert_tensor_parallel_size,
+        "overlap_moe_expert_parallel_comm": args.overlap_moe_expert_parallel_comm,
+        "delay_wgrad_compute": args.delay_wgrad_compute,
     }
 
 
 def activation(args: argparse.Namespace) -> Callable[[torch.Tensor], torch.Tensor]:
     return functional.silu if args.swiglu else squared_relu if args.squared_relu else functional.gelu
-
-
-def compute_dtype(args: argparse.Namespace) -> torch.dtype:
-    return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
 
 
 def layers_spec(
@@ -384,6 +380,7 @@ def data_parallel(
         data_parallel_sharding_strategy=args.data_parallel_sharding_strategy,
         num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
         check_for_nan_in_grad=args.check_for_nan_in_loss_and_grad,
+        delay_wgrad_compute=args.delay_wgrad_compute,
         bucket_size=args.ddp_bucket_size,
     )
     # Later chunks overlap with computation anyway: no buckets for them, as in Megatron-LM.
@@ -394,49 +391,6 @@ def data_parallel(
 
         return FullyShardedDataParallel(config, ddp_config, chunk, disable_bucketing=whole)
     return DistributedDataParallel(config, ddp_config, chunk, disable_bucketing=whole)
-
-
-def build_optimizer(
-    args: argparse.Namespace, model: list[DistributedDataParallel]
-) -> tuple[MegatronOptimizer, OptimizerParamScheduler]:
-    config = OptimizerConfig(
-        optimizer="adam",
-        lr=args.lr,
-        min_lr=args.min_lr,
-        weight_decay=args.weight_decay,
-        adam_beta1=args.adam_beta1,
-        adam_beta2=args.adam_beta2,
-        adam_eps=args.adam_eps,
-        clip_grad=args.clip_grad,
-        bf16=args.bf16,
-        fp16=args.fp16,
-        params_dtype=compute_dtype(args),
-        loss_scale=args.loss_scale,
-        initial_loss_scale=args.initial_loss_scale,
-        use_distributed_optimizer=args.use_distributed_optimizer,
-        overlap_param_gather=args.overlap_param_gather,
-        overlap_param_gather_with_optimizer_step=args.overlap_param_gather_with_optimizer_step,
-        decoupled_lr=args.decoupled_lr,
-        log_num_zeros_in_grad=args.log_num_zeros_in_grad,
-    )
-    overrides = get_standard_config_overrides(config)
-    optimizer = get_megatron_optimizer(config, model, overrides, use_gloo_process_groups=False)
-    decay = (args.lr_decay_iters or args.train_iters) * args.global_batch_size  # in samples
-    warmup = args.lr_warmup_iters * args.global_batch_size
-    scheduler = OptimizerParamScheduler(
-        optimizer,
-        init_lr=0.0,
-        max_lr=args.lr,
-        min_lr=args.min_lr,
-        lr_warmup_steps=int(decay * args.lr_warmup_fraction) if args.lr_warmup_fraction else warmup,
-        lr_decay_steps=decay,
-        lr_decay_style=args.lr_decay_style,
-        start_wd=args.weight_decay,
-        end_wd=args.weight_decay,
-        wd_incr_steps=args.train_iters * args.global_batch_size,
-        wd_incr_style="constant",
-    )
-    return optimizer, scheduler
 
 
 def overlap_communication(
@@ -523,14 +477,16 @@ def loss_func(
     return (summed, tokens.int(), report) if args.calculate_per_token_loss else (loss, report)
 
 
-def forward_step(args, timers, batches, model):
+def forward_step(args, timers, batches, model, return_schedule_plan=False):
+    """The losses, or for --overlap-moe-expert-parallel-comm a plan of what computes them."""
     chunk = model
     while hasattr(chunk, "module"):  # through DDP and Float16Module
         chunk = chunk.module
     timers("batch-generator", log_level=2).start()
     batch = get_batch(args, batches, chunk)
     timers("batch-generator").stop()
-    losses = model(
+    run = model.build_schedule_plan if return_schedule_plan else model
+    losses = run(
         batch["tokens"], batch["position_ids"], None, labels=batch["labels"], loss_mask=batch["loss_mask"]
     )
     return losses, partial(loss_func, args, batch["loss_mask"])

@@ -20,12 +20,19 @@ if TYPE_CHECKING:
 ROW_SECONDS = 3600.0
 _TRANSFORMER_ENGINE = ("Transformer Engine", "transformer_engine", "scripts/transformer-engine builds it")
 _TORCHAO = ("torchao", "torchao", "pip install torchao")
+_EMERGING_OPTIMIZERS = (
+    "Emerging-Optimizers",
+    "emerging_optimizers",
+    "pip install git+https://github.com/NVIDIA-NeMo/Emerging-Optimizers@v0.1.0",
+)
 # By the arguments that ask for them.
 LIBRARIES = {
     "--transformer-impl transformer_engine": _TRANSFORMER_ENGINE,
     "--float8 delayed": _TRANSFORMER_ENGINE,
     "--float8 tensorwise": _TORCHAO,
     "--float8 rowwise": _TORCHAO,
+    "--optimizer muon": _EMERGING_OPTIMIZERS,
+    "--optimizer dist_muon": _EMERGING_OPTIMIZERS,
 }
 MEGATRON_CORE = ("megatron-core", "megatron", "pip install 'maya-search[megatron]'")
 # Without flash-attn Transformer Engine attends unfused and says nothing.

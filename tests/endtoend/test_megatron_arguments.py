@@ -66,6 +66,19 @@ def parse(monkeypatch):
             "--overlap-param-gather-with-optimizer-step",
             "needs --overlap-param-gather and virtual pipeline stages",
         ),
+        (2, "--optimizer muon --use-distributed-optimizer", "muon has no --use-distributed-optimizer"),
+        (
+            2,
+            "--num-experts 4 --overlap-moe-expert-parallel-comm --moe-token-dispatcher-type alltoall",
+            "needs --expert-model-parallel-size of 2 or more (1)",
+        ),
+        (
+            4,
+            "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall "
+            "--overlap-moe-expert-parallel-comm --pipeline-model-parallel-size 2",
+            "needs virtual stages",
+        ),
+        (2, "--num-experts 4 --delay-wgrad-compute", "needs --transformer-impl transformer_engine"),
     ],
 )
 def test_what_cannot_be_is_refused(parse, world, flags, says):

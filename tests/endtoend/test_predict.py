@@ -348,6 +348,41 @@ def test_megatrons_own_fsdp_gathers_what_it_sharded(predict):
     assert reduced[0] > 0 < reduced[1]
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("emerging_optimizers") is None,
+    reason="NVIDIA's Emerging-Optimizers is not on PyPI",
+)
+def test_muon_orthogonalises_each_layer_once_where_ranks_share_them(predict):
+    script = EXAMPLES / "megatron/pretrain_gpt.py"
+    adam, everywhere, shared = (
+        predict(["--gpus", "4"], script, *MEGATRON, "--tensor-model-parallel-size", "1", "--optimizer", name)
+        for name in ("adam", "muon", "dist_muon")
+    )
+    assert shared["verdict"] == "FITS", shared["message"]
+    assert shared["ranks"]["unique"] == 4 > everywhere["ranks"]["unique"]  # each has other layers
+    assert computing_s(adam) < computing_s(shared) < computing_s(everywhere)
+
+
+def test_megatrons_tokens_travel_beside_another_micro_batch(maya, tmp_path):
+    model = ["--num-layers", "2", "--hidden-size", "2048", "--num-attention-heads", "16", "--seq-length", "2048",
+             "--vocab-size", "4096", "--micro-batch-size", "4", "--global-batch-size", "16", "--bf16", "--mock-data",
+             "--train-iters", "500000", "--disable-bias-linear", "--no-bias-gelu-fusion", "--num-experts", "4",
+             "--expert-model-parallel-size", "2", "--moe-token-dispatcher-type", "alltoall"]  # fmt: skip
+
+    def breakdown(name, *more):
+        traced = maya(
+            "trace", "--gpus", 2, "--out", name, "--", EXAMPLES / "megatron/pretrain_gpt.py", *model, *more
+        )
+        assert traced.returncode == 0, traced.stdout + traced.stderr
+        simulated = maya("simulate", name, "--scale", "host=0.01", "--json", "told.json")
+        assert simulated.returncode == 0, simulated.stderr
+        return json.loads((tmp_path / "told.json").read_text())["breakdown_s"]
+
+    alone, beside = breakdown("alone"), breakdown("beside", "--overlap-moe-expert-parallel-comm")
+    assert alone["overlapped"] == 0 < beside["overlapped"]
+    assert beside["exposed_communication"] < 0.7 * alone["exposed_communication"]
+
+
 def matrix_products(maya, tmp_path, gpus, script, *arguments):
     """How often a rank's iteration has a matrix product of each (m, n, k), and the trace's notes."""
     completed = maya("trace", "--gpus", gpus, "--out", "trace", "--", script, *arguments)

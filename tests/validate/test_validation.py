@@ -218,8 +218,13 @@ def test_a_functional_test_runs_with_what_its_configuration_states(rows):
         "--cuda-graph-modules attn mlp moe_router moe_preprocess", "--moe-layer-freq ([0]*4+[1]*9)",
     ):  # fmt: skip
         assert words in flags(further)
-    beside = named("deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap")
-    assert isinstance(beside, Unmapped) and "experts' communication" in beside.reason
+    sharded_beside = named("deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap")
+    assert isinstance(sharded_beside, Unmapped) and "experts' communication" in sharded_beside.reason
+    beside = named("gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_fine_grained_offloading")
+    for words in ("--overlap-moe-expert-parallel-comm", "--offload-modules expert_fc1 moe_act"):
+        assert words in flags(beside)
+    shared = named("gpt3_moe_mcore_te_ep8_resume_torch_dist_dist_muon")
+    assert "--optimizer dist_muon" in flags(shared) and "--use-distributed-optimizer" not in flags(shared)
 
 
 def test_a_functional_test_runs_with_what_was_stated_when_its_times_came(rows):
@@ -250,6 +255,20 @@ def test_fp8_is_transformer_engines(rows, tmp_path, monkeypatch):
     (row,) = rows(FSDP.replace("llm-foundry FSDP", "torchtitan FSDP2").replace("amp_bf16", "float8"))
     with pytest.raises(MayaError, match="pip install torchao"):
         require(map_row(row))
+
+
+def test_muon_is_nvidias(rows, monkeypatch):
+    row = EXPERTS.replace(
+        "gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", "gpt3_moe_mcore_te_ep8_resume_torch_dist_muon"
+    )
+    mapped = map_row(rows(row)[0])
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "emerging_optimizers" else name
+    )
+    with pytest.raises(
+        MayaError, match=r"pip install git\+https://github.com/NVIDIA-NeMo/Emerging-Optimizers"
+    ):
+        require(mapped)
 
 
 def test_llm_foundrys_fp8_is_transformer_engines(rows, monkeypatch):

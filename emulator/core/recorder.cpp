@@ -188,8 +188,9 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     std::uint64_t arg = fields.arg;
     if (kind == RecordKind::kStep) arg = steps = ++self.steps;
     const HostTime host = fields.flags & kGraph ? HostTime{} : take_host_time(thread);
+    const std::uint8_t flags = thread.steps_mask ? fields.flags | kStepping : fields.flags;
     Record& slot = self.trace.next();
-    slot = Record{static_cast<std::uint8_t>(kind), fields.flags, static_cast<std::uint16_t>(thread.index), stream,
+    slot = Record{static_cast<std::uint8_t>(kind), flags, static_cast<std::uint16_t>(thread.index), stream,
                   op, context, host.ns, fields.size, arg,
                   fields.sequence, fields.peer, fields.group, host.ranges, self.segment_hash};
     self.trace.commit();

@@ -31,6 +31,7 @@ enum class RecordKind : std::uint8_t {
 enum RecordFlags : std::uint8_t {
   kBlocking = 1,  // the call returns only when the device work is done (synchronous copies, CUDA_LAUNCH_BLOCKING)
   kGraph = 2,     // replayed from a CUDA graph: no host time of its own
+  kStepping = 4,  // within an optimizer's step
 };
 
 // One device call. 64 bytes.

@@ -13,6 +13,7 @@ VERSION: Final = 3
 MAGIC: Final = b"MAYATRC1"
 FLAG_BLOCKING: Final = 1
 FLAG_GRAPH: Final = 2
+FLAG_STEPPING: Final = 4
 
 
 class RecordKind(IntEnum):

@@ -13,7 +13,7 @@ from maya.estimate.convolution import computed_in
 from maya.estimate.types import Estimates, Provenance
 from maya.simulate import results
 from maya.simulate.types import Activity, Breakdown, Prediction, Timeline
-from maya.trace.types import Collective, Convolution, Gemm, JobTrace, Kernel, Operation
+from maya.trace.types import Collective, Convolution, Gemm, JobTrace, Kernel, Operation, Pass
 
 _NANO: Final = 1e-9
 
@@ -167,26 +167,27 @@ def _utilization(
     so with several dtypes this is sum(FLOP / peak) / iteration time. None when no operation has any FLOP.
 
     MFU = 3 F / (iteration time x peak FLOP/s), F being the forward passes' FLOP, of which backward passes take
-    twice as many (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Forward is what the thread computes that
-    takes the optimizer step: PyTorch runs backward passes and their recomputation on other threads. Where less
-    than 3 F was executed (parameters without gradients) it is that. None when no backward pass can be told from
-    the forward ones.
+    twice as many (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Where less than 3 F was executed besides the
+    optimizer's (parameters without gradients) it is that. None when no backward pass can be told from the forward ones.
     """
     if not estimates.flops.any() or iteration_s <= 0:
         return None, None
     peaks = np.array([_peak(operation, device, trace) for operation in trace.operations])
     at_peak_s = estimates.flops / peaks
     all_s = float((executions * at_peak_s).sum())
-    forward_s = float((_executions(trace, _forward(trace)) * at_peak_s).sum())
+    forward_s, backward_s = (
+        float((_executions(trace, _of_pass(trace, which)) * at_peak_s).sum())
+        for which in (Pass.FORWARD, Pass.BACKWARD)
+    )
     available_s = trace.world * iteration_s
-    model_s = min(3 * forward_s, all_s) if 0 < forward_s < all_s else None
+    model_s = min(3 * forward_s, forward_s + backward_s) if forward_s > 0 < backward_s else None
     return all_s / available_s, None if model_s is None else model_s / available_s
 
 
-def _forward(trace: JobTrace) -> list[NDArray[np.int32]]:
-    """Each class's operations of forward passes; none where it is not known which they are."""
+def _of_pass(trace: JobTrace, which: Pass) -> list[NDArray[np.int32]]:
+    """Each class's operations of that; none where it is not known what they are part of."""
     return [
-        rank.records["operation"][rank.stepping_thread if rank.stepping_thread is not None else slice(0)]
+        rank.records["operation"][rank.passes == which if rank.passes is not None else slice(0)]
         for rank in trace.ranks
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
+from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, FLAG_STEPPING, rank_path
 from maya.launch.types import Run
 from maya.trace.absent import announce_all
 from maya.trace.agreement import join_ranks
@@ -34,6 +34,7 @@ from maya.trace.types import (
     RECORD,
     Communicator,
     JobTrace,
+    Pass,
     RankTrace,
     RecordKind,
 )
@@ -218,14 +219,26 @@ def _rank_trace(raw: RawRank, cut: NDArray[np.void], records: NDArray[np.void]) 
         capacity_bytes=raw.capacity_bytes,
         allocations=_allocations(raw.records),
         blocking_streams=raw.blocking_streams,
-        stepping_thread=_on_stepping_thread(cut),
+        passes=_passes(cut),
     )
 
 
-def _on_stepping_thread(cut: NDArray[np.void]) -> NDArray[np.bool_] | None:
-    """None without a step. Of a graph only its replay's thread is known, so it counts as nobody's."""
-    steps = cut["thread"][cut["kind"] == RecordKind.STEP]
-    return cut["thread"] == steps[-1] if len(steps) and not (cut["flags"] & FLAG_GRAPH).any() else None
+def _passes(cut: NDArray[np.void]) -> NDArray[np.uint8] | None:
+    """[records] `Pass`: the thread that takes the optimizer's step computes forward passes, others backward ones.
+
+    PyTorch runs backward passes, and what they recompute, on threads of its own. Within a step, what comes before one
+    is its closure's. None without a step; of a graph only its replay's thread is known, so it counts as nobody's.
+    """
+    steps = np.flatnonzero(cut["kind"] == RecordKind.STEP)
+    if not len(steps) or (cut["flags"] & FLAG_GRAPH).any():
+        return None
+    backward = cut["thread"] != cut["thread"][steps[-1]]
+    next_step, next_backward = (
+        np.append(rows, len(cut))[np.searchsorted(rows, np.arange(len(cut)))]
+        for rows in (steps, np.flatnonzero(backward))
+    )
+    stepping = (cut["flags"] & FLAG_STEPPING != 0) & (next_step < next_backward)
+    return np.select([backward, stepping], [Pass.BACKWARD, Pass.OPTIMIZER], Pass.FORWARD).astype(np.uint8)
 
 
 def _allocations(records: NDArray[np.void]) -> NDArray[np.void]:

@@ -51,8 +51,8 @@ def write_job(trace: JobTrace, directory: Path) -> None:
         arrays[f"records_{number}"] = rank.records
         if rank.allocations is not None:
             arrays[f"allocations_{number}"] = rank.allocations
-        if rank.stepping_thread is not None:
-            arrays[f"stepping_thread_{number}"] = rank.stepping_thread
+        if rank.passes is not None:
+            arrays[f"passes_{number}"] = rank.passes
     np.savez_compressed(directory / "records.npz", allow_pickle=False, **arrays)
     (directory / "job.json").write_text(json.dumps(_job(trace)), encoding="utf-8")
 
@@ -107,17 +107,15 @@ def _restore(job: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> JobTrace:
     ranks = []
     for number, members in enumerate(job["ranks"]):
         allocations = arrays.get(f"allocations_{number}")
-        stepping_thread = arrays.get(f"stepping_thread_{number}")
+        passes = arrays.get(f"passes_{number}")
         _check_dtype(arrays[f"records_{number}"], RECORD)
         if allocations is not None:
             _check_dtype(allocations, ALLOCATION)
-        if stepping_thread is not None:
-            _check_dtype(stepping_thread, np.dtype(np.bool_))
+        if passes is not None:
+            _check_dtype(passes, np.dtype(np.uint8))
         members["blocking_streams"] = tuple(members["blocking_streams"])
         records = arrays[f"records_{number}"]
-        ranks.append(
-            RankTrace(records=records, allocations=allocations, stepping_thread=stepping_thread, **members)
-        )
+        ranks.append(RankTrace(records=records, allocations=allocations, passes=passes, **members))
     return JobTrace(
         world=job["world"],
         ranks=tuple(ranks),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -181,6 +182,14 @@ RECORD = np.dtype(
 )
 
 
+class Pass(IntEnum):
+    """What a call is part of."""
+
+    FORWARD = 0  # all that is neither of the following
+    BACKWARD = 1  # and what it recomputes
+    OPTIMIZER = 2
+
+
 @dataclass(frozen=True)
 class RankTrace:
     """One class of identical ranks: its representative's steady iteration (`records`, dtype RECORD)."""
@@ -192,9 +201,7 @@ class RankTrace:
     allocations: NDArray[np.void] | None = None  # dtype ALLOCATION, for a memory timeline
     # Streams that synchronise with the legacy default stream (made without cudaStreamNonBlocking).
     blocking_streams: tuple[int, ...] = ()
-    # [records] bool: called by the thread that takes the optimizer step. Forward passes are; PyTorch runs backward
-    # passes, and what they recompute, on threads of its own. None: not known.
-    stepping_thread: NDArray[np.bool_] | None = None
+    passes: NDArray[np.uint8] | None = None  # [records] `Pass`; None: not known
 
 
 @dataclass(frozen=True)

@@ -61,3 +61,35 @@ def test_what_is_factorised_every_so_many_steps_is_told_to_be_missing(predict, s
     prediction = predict(["--no-cache", "--cluster", "dgx-h100"], script(SHAMPOO), "20")
     assert prediction["verdict"] == "FITS"
     assert any(note.startswith("syevd, syevj: only before") for note in prediction["notes"])
+
+
+MUON = """\
+import sys
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)]).cuda()
+optimizer = getattr(torch.optim, sys.argv[1])(model.parameters(), lr=0.01)
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.randn(256, 512, device="cuda")).square().mean()
+    loss.backward()
+    return loss
+for _ in range(20):
+    if len(sys.argv) > 2:
+        optimizer.step(closure)
+    else:
+        closure()
+        optimizer.step()
+"""
+
+
+def test_what_an_optimizer_computes_is_not_the_models_and_its_closure_is(predict, script):
+    path = script(MUON)
+    hardware, model = {}, {}
+    for arguments in ("SGD", "Muon", "SGD closure", "Muon closure"):
+        prediction = predict([], path, *arguments.split())
+        of_peak = prediction["iteration_time_s"]  # times a share of the peak: seconds at the peak
+        hardware[arguments] = of_peak * prediction["hardware_flops_utilization"]
+        model[arguments] = of_peak * prediction["model_flops_utilization"]
+    assert hardware["Muon"] > 1.5 * hardware["SGD"]
+    assert model == pytest.approx(dict.fromkeys(model, model["SGD"]))

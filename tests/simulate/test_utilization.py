@@ -13,7 +13,7 @@ from maya.estimate.types import Estimates, Provenance
 from maya.simulate import simulate, summarise
 from maya.simulate.types import Prediction
 from maya.trace.build import JobBuilder
-from maya.trace.types import Convolution, JobTrace, Lapack
+from maya.trace.types import Convolution, JobTrace, Lapack, Pass
 
 FORWARD, BACKWARD = 100, 200  # ns of products whose peak rate takes just as long
 
@@ -29,10 +29,10 @@ def trained(cluster: Cluster, threads: str, recompute: bool = False, frozen: boo
     rank.step(host_ns=1000)
     trace = job.build()
     calls = len(trace.ranks[0].records)
-    stepping = np.ones(calls, np.bool_)
+    passes = np.full(calls, Pass.FORWARD, np.uint8)
     if threads == "two":
-        stepping[1 : calls - 1] = False
-    own = dataclasses.replace(trace.ranks[0], stepping_thread=None if threads == "unknown" else stepping)
+        passes[1 : calls - 1] = Pass.BACKWARD
+    own = dataclasses.replace(trace.ranks[0], passes=None if threads == "unknown" else passes)
     return summarised(dataclasses.replace(trace, ranks=(own,)), job, cluster)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from maya.launch.layout import FLAG_STEPPING
 from maya.launch.types import Run
 from maya.trace import TraceError, collate
 from maya.trace.split import unfold
-from maya.trace.types import Collective, Kernel, RecordKind
+from maya.trace.types import Collective, Kernel, Pass, RecordKind
 
 
 def run_of(directory: Path, representative_of: tuple[int, ...], steady: tuple[int, int] = (1, 3)) -> Run:
@@ -36,6 +37,24 @@ def test_steady_iteration_ends_with_its_step(rank_writer: Any, tmp_path: Path) -
     assert kinds == [RecordKind.KERNEL, RecordKind.KERNEL, RecordKind.STEP]
     assert [op.name for op in job.operations if isinstance(op, Kernel)] == ["a", "b"]
     assert job.iterations_recorded == 2
+
+
+def test_forward_is_neither_backward_nor_the_optimizers_own(rank_writer: Any, tmp_path: Path) -> None:
+    def iteration(rank: Any) -> None:
+        rank.kernel("forward")
+        rank.kernel("backward", thread=1)
+        rank.kernel("of a closure: forward", flags=FLAG_STEPPING)
+        rank.kernel("of a closure: backward", thread=1)
+        rank.kernel("of the optimizer", flags=FLAG_STEPPING)
+
+    rank = rank_writer()
+    training(rank, iteration)
+    rank.write(tmp_path)
+    (of_rank,) = collate(run_of(tmp_path, (0,))).ranks
+    assert of_rank.passes is not None
+    forward, backward, optimizer = Pass
+    of_the_step = forward  # its own record
+    assert of_rank.passes.tolist() == [forward, backward, forward, backward, optimizer, of_the_step]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -202,14 +201,11 @@ def _search(
         script, plan.cluster, plan.directory, plan.module, plan.timeout_s, plan.cache, plan.reuse(),
         lessons=(directory / LESSONS).resolve(),
     )  # fmt: skip
-    began = time.monotonic()
     with progress:
         progress.watch(search)
         search.replay()  # first of all: what cuts this part short takes nothing of the parts before
         stopped, told = _run(search, judges, concurrency, address)
-    experiment = Experiment(
-        search, plan.cluster, plan.script, plan.module, time.monotonic() - began, concurrency
-    )
+    experiment = Experiment(search, plan.cluster, plan.script, plan.module, journal.elapsed_s, concurrency)
     experiment = _with_timeline(experiment, judges, told, directory)
     return _conclude(experiment, directory, console, stopped)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -38,6 +39,8 @@ class Journal:
         self.outcomes: dict[Point, Outcome] = {}
         self.revisions = Revisions(path.parent)
         self._recorded: set[Point] = set()
+        self._opened = time.monotonic()
+        self._earlier_s = max((line.get("elapsed_s", 0.0) for line in lines), default=0.0)
         for line in lines:
             if _is_header(line):
                 self.header = line
@@ -103,7 +106,12 @@ class Journal:
         if trial.point in self._recorded:
             return
         self._recorded.add(trial.point)
-        self._append(_entry(trial))
+        self._append(_entry(trial) | {"elapsed_s": round(self.elapsed_s, 3)})
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the search has been running, earlier parts of it up to their last trial included."""
+        return self._earlier_s + time.monotonic() - self._opened
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -37,6 +37,12 @@ def finished(directory: Path) -> list[tuple[int, ...]]:
     return [tuple(line["point"]) for line in lines if line["verdict"] != "PRUNED"]
 
 
+def entries(directory: Path) -> list[str]:
+    """The journal's lines, but for when they were written."""
+    lines = [json.loads(line) for line in (directory / NAME).read_text().splitlines()]
+    return [json.dumps({**line, "elapsed_s": None}) for line in lines]
+
+
 def kill_when_recorded(directory: Path, runner: str, seconds: float, lines: int) -> None:
     """Start a search and end it with SIGKILL once its journal has so many lines."""
     process = subprocess.Popen(
@@ -88,7 +94,7 @@ def test_journal_cut_anywhere_resumes_to_the_same_search(tmp_path: Path, cut: fl
         search.finish(assignment.trial, outcome_of(assignment))
     assert search.trials == reference.trials
     assert launched == len(finished(whole)) - kept
-    assert sorted((torn / NAME).read_bytes().splitlines()) == sorted(content.splitlines())
+    assert sorted(entries(torn)) == sorted(entries(whole))
 
 
 def test_what_failed_by_chance_is_run_again(tmp_path: Path) -> None:
@@ -108,6 +114,17 @@ def test_what_failed_by_chance_is_run_again(tmp_path: Path) -> None:
             search.finish(assignment.trial, outcome_of(assignment))
         assert len(search.trials) == 5 and not search.counts.verdicts["FAILED"]
     assert launched == [[1], []]
+
+
+def test_a_search_has_taken_what_all_its_parts_took(tmp_path: Path) -> None:
+    run_inline(make_search(tmp_path / "one", search__max_trials=5))
+    lines = [json.loads(line) for line in (tmp_path / "one" / NAME).read_text().splitlines()]
+    told = [line["elapsed_s"] for line in lines[1:]]
+    assert told == sorted(told)
+    lines[-1]["elapsed_s"] = 100.0
+    (tmp_path / NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Journal.resume(tmp_path) as journal:
+        assert 100 < journal.elapsed_s < 200
 
 
 def test_journal_is_locked_while_a_search_writes_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 #include "core/stream.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <unordered_set>
 
@@ -130,6 +131,14 @@ int invalidate(const std::shared_ptr<Capture>& capture, int result) {
   return result;
 }
 
+// CUDA_DEVICE_MAX_CONNECTIONS (CUDA Programming Guide, environment variables): streams share so many queues to the device.
+void note_few_connections() {
+  constexpr int kDefault = 8;
+  const char* const value = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (!value || std::atoi(value) >= kDefault) return;
+  note_once("not heeded: CUDA_DEVICE_MAX_CONNECTIONS=" + std::string(value) + "; no stream waits behind another's work");
+}
+
 }  // namespace
 
 int current_device() { return device_of_thread; }
@@ -151,6 +160,7 @@ Stream* find_stream(void* handle) {
 }
 
 Stream* create_stream(int device, unsigned flags, int priority) {
+  note_few_connections();
   Stream* stream = streams().streams.create();
   stream->index = streams().next_stream++;
   stream->device = device;

@@ -399,6 +399,15 @@ graph.replay()
 """
 
 
+@pytest.mark.parametrize(("value", "noted"), [("1", True), ("32", False), (None, False)])
+def test_fewer_connections_than_streams_are_noted(emulate: Emulate, value: str | None, noted: bool) -> None:
+    variables = {"CUDA_DEVICE_MAX_CONNECTIONS": value} if value else None
+    remarks = emulate(
+        "import torch; torch.cuda.Stream(), torch.cuda.Stream()", variables=variables
+    ).trace.remarks
+    assert sum("CUDA_DEVICE_MAX_CONNECTIONS" in remark for remark in remarks) == noted
+
+
 @pytest.mark.parametrize("value", ["1", "0", None])
 def test_launch_blocking_holds_the_host_at_each_kernel_but_at_no_copy_or_graph(
     emulate: Emulate, value: str | None

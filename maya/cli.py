@@ -28,7 +28,12 @@ SCRIPT_FOLLOWS = {"allow_interspersed_args": False, "ignore_unknown_options": Fa
 ClusterOption = Annotated[str, typer.Option("--cluster", help="A name of `maya clusters`, or a YAML file.")]
 GpusOption = Annotated[int, typer.Option("--gpus", min=1, help="World size: one rank a GPU.")]
 IterationsOption = Annotated[
-    int | None, typer.Option("--iterations", min=1, help="Steady iterations to record; found by default.")
+    int | None,
+    typer.Option(
+        "--iterations",
+        min=1,
+        help="Steady iterations to record; found by default. 2 N take in what comes every N.",
+    ),
 ]
 ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")]
 RanksOption = Annotated[

@@ -10,26 +10,30 @@ MAX_PERIOD = 8
 
 
 def steady_period(hashes: Sequence[Sequence[int]], iterations: int) -> int | None:
-    """The fewest segments after which every rank's stream repeats, seen `iterations` times in a row.
+    """The fewest segments after which every rank's stream repeats, seen for `iterations` segments in a row, and twice.
 
     `hashes[r]` are the segment hashes of rank r from its first step on, all of one length. The first segment holds
-    initialisation and never counts. None while no period shows.
+    initialisation and never counts. Of periods longer than MAX_PERIOD only those are looked for that `iterations` hold
+    twice. None while no period shows.
     """
-    steps = len(hashes[0])
-    for period in range(1, MAX_PERIOD + 1):
-        if period * iterations > steps - 1:
-            return None
-        if all(_repeats(rank[-period * iterations :], period) for rank in hashes):
+    for period in range(1, max(MAX_PERIOD, iterations // 2) + 1):
+        if repetitions(hashes, period) >= max(min(iterations, 2), -(-iterations // period)):
             return period
     return None
 
 
 def repetitions(hashes: Sequence[Sequence[int]], period: int) -> int:
     """How often in a row the last `period` segments of every rank's stream have been seen, the first one left out."""
-    count = 1
-    while steady_period(hashes, count + 1) == period:
-        count += 1
-    return count
+    most = (len(hashes[0]) - 1) // period
+    return min(_repetitions(rank[len(rank) - period * most :], period) for rank in hashes) if most else 0
+
+
+def seen_at_most(hashes: Sequence[Sequence[int]], iterations: int) -> tuple[int, int] | None:
+    """(the `steady_period` of the most iterations for which there is one, these iterations); None of not even one."""
+    for fewer in range(iterations, 0, -1):
+        if (period := steady_period(hashes, fewer)) is not None:
+            return period, fewer
+    return None
 
 
 def whole_iterations(steps: int, period: int) -> int:
@@ -37,8 +41,12 @@ def whole_iterations(steps: int, period: int) -> int:
     return max(1, -(-steps // period)) * period
 
 
-def _repeats(tail: Sequence[int], period: int) -> bool:
-    return all(tail[at] == tail[at - period] for at in range(period, len(tail)))
+def _repetitions(tail: Sequence[int], period: int) -> int:
+    last = len(tail) - 1
+    alike = next(
+        (last - at for at in range(last, period - 1, -1) if tail[at] != tail[at - period]), len(tail) - period
+    )
+    return 1 + alike // period
 
 
 def classes(hashes: Sequence[int]) -> list[int]:

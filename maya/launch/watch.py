@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from maya.launch.observed import Observed, observe, told_before_the_end
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.stages import Between, hashes_in_line, telling
-from maya.launch.steady import classes, repetitions, steady_period, whole_iterations
+from maya.launch.steady import classes, repetitions, seen_at_most, steady_period, whole_iterations
 from maya.launch.types import Job, OutOfMemory, Run
 
 # Looks at what ranks share: so far apart, or a hundredth of what the ranks have worked since they last rested. Every
@@ -190,11 +190,22 @@ class Watch:
         if period is not None and (steps + period > WARM_STEPS or self._warm(steps)):
             return self._enough((steps - period * repetitions(hashes, period), steps), period)
         if steps >= LAST_STEP:
-            note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
-            return self._enough((steps - 1, steps), 1, note)
+            return self._at_last_step(hashes)
         self.control.step_limit = steps + (self._steps_on(steps, period) if period else 1)
         self.rested_at = (steps, time.monotonic())
         return None
+
+    def _at_last_step(self, hashes: Sequence[Sequence[int]]) -> Run:
+        """As many iterations as were alike, if fewer than were asked for; the last if no two were."""
+        steps = len(hashes[0])
+        seen = seen_at_most(hashes, self.wanted)
+        if seen is None or seen[1] < 2:
+            note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
+            return self._enough((steps - 1, steps), 1, note)
+        period = seen[0]
+        steady = (steps - period * repetitions(hashes, period), steps)
+        note = f"of {self.wanted} iterations asked for {steady[1] - steady[0]} were seen in {steps} optimizer steps"
+        return self._enough(steady, period, note)
 
     def _awaits_graph(self, steps: int) -> bool:
         return (
@@ -293,12 +304,10 @@ class Watch:
             )
         hashes = [self.control.segment_hashes(rank)[:steps] for rank in survivors]
         ended = f"the script ended after {steps} optimizer steps: its last iteration stands for all"
-        for wanted in range(max(self.wanted, 2), 0, -1):
-            if steps > 1 and (period := steady_period(hashes, wanted)) is not None:
-                seen = repetitions(hashes, period)
-                return self._traced(
-                    (steps - period * seen, steps), period, ended if seen < self.wanted else ""
-                )
+        if seen := seen_at_most(hashes, max(self.wanted, 2)):
+            period, iterations = seen
+            steady = (steps - period * repetitions(hashes, period), steps)
+            return self._traced(steady, period, ended if iterations < self.wanted else "")
         note = "the script ended after one optimizer step, so its initialisation is part of the iteration"
         return self._traced((0, steps), steps, note)
 

@@ -102,7 +102,7 @@ def _rare_note(routines: set[str]) -> list[str]:
         return []
     return [
         f"{', '.join(sorted(routines))}: only before the steady iteration. What an optimizer repeats every so many "
-        "steps, more than eight, is not in the figures"
+        "steps, more than eight, is not in the figures; --iterations with twice as many has it"
     ]
 
 

@@ -63,6 +63,16 @@ def test_what_is_factorised_every_so_many_steps_is_told_to_be_missing(predict, s
     assert any(note.startswith("syevd, syevj: only before") for note in prediction["notes"])
 
 
+def test_what_is_factorised_every_so_many_steps_counts_where_twice_as_many_are_asked_for(predict, script):
+    options, path = ["--no-cache", "--cluster", "dgx-h100"], script(SHAMPOO)
+    tenth = predict([*options, "--iterations", "20"], path, "10")
+    assert any("the mean of 10" in note for note in tenth["notes"])
+    each = predict(options, path, "1")
+    assert tenth["critical_path_s"]["lapack"] == pytest.approx(
+        each["critical_path_s"]["lapack"] / 10, rel=0.1
+    )
+
+
 MUON = """\
 import sys
 import torch

@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maya.launch.steady import MAX_PERIOD, classes, repetitions, steady_period, whole_iterations
+from maya.launch.steady import (
+    MAX_PERIOD,
+    classes,
+    repetitions,
+    seen_at_most,
+    steady_period,
+    whole_iterations,
+)
 
 HASHES = st.integers(0, 2**64 - 1)
 
@@ -32,6 +39,21 @@ def test_two_optimizers_make_one_iteration_of_two_segments():
 
 def test_ranks_of_different_periods_share_the_longer():
     assert steady_period([[0, 1, 2, 1, 2], [0, 5, 5, 5, 5]], 2) == 2
+
+
+def test_what_comes_every_ten_steps_is_found_where_twice_as_many_are_asked_for():
+    stream = [[5], *([9] + [7] * 9 for _ in range(3))]
+    hashes = [[each for segment in stream for each in segment]]
+    assert steady_period(hashes, 2) == 1  # the nine that are alike
+    assert steady_period(hashes, 20) == 10 and repetitions(hashes, 10) == 3
+    assert steady_period([hashes[0][:15]], 20) is None
+    assert steady_period([[1, *[7] * 20]], 20) == 1
+
+
+def test_fewer_iterations_than_asked_for_are_those_that_were_seen():
+    assert seen_at_most([[1, *[7] * 12]], 20) == (1, 12)
+    assert seen_at_most([[1, 2, 3, 4]], 20) == (1, 1)
+    assert seen_at_most([[1]], 20) is None
 
 
 @given(st.lists(HASHES, min_size=1, max_size=MAX_PERIOD, unique=True), st.integers(2, 5), st.integers(1, 3))

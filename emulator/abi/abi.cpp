@@ -1,10 +1,9 @@
-#include "abi/stubs.h"
-
 #include <algorithm>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "abi/stubs.h"
 #include "core/recorder.h"
 
 namespace maya {
@@ -25,8 +24,8 @@ Handles& handles() {
 
 const Symbol* lookup(std::string_view name) {
   const Symbol* end = kSymbols + kSymbolCount;
-  const Symbol* found = std::lower_bound(
-      kSymbols, end, name, [](const Symbol& symbol, std::string_view key) { return symbol.name < key; });
+  const Symbol* found = std::lower_bound(kSymbols, end, name,
+                                         [](const Symbol& symbol, std::string_view key) { return symbol.name < key; });
   return found != end && found->name == name ? found : nullptr;
 }
 

@@ -20,7 +20,7 @@ struct Symbol {
 
 extern const Symbol kSymbols[];  // sorted by name
 extern const std::size_t kSymbolCount;
-extern const char kTable[];      // "symbol\tlibrary\tbehaviour\n"...
+extern const char kTable[];  // "symbol\tlibrary\tbehaviour\n"...
 
 const Symbol* lookup(std::string_view name);
 

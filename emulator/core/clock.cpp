@@ -59,7 +59,8 @@ std::int64_t monotonic_ns() {
   if (!ns_per_count) return read_monotonic();
   __extension__ using Wide = unsigned __int128;
   const std::uint64_t counts = read_counter() - base.counter;
-  return base.ns + static_cast<std::int64_t>(static_cast<std::uint64_t>(static_cast<Wide>(counts) * ns_per_count >> 32));
+  return base.ns +
+         static_cast<std::int64_t>(static_cast<std::uint64_t>(static_cast<Wide>(counts) * ns_per_count >> 32));
 }
 
 }  // namespace maya

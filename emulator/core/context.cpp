@@ -1,12 +1,13 @@
 // Ranges of two sources: PyTorch's operators (core/observer.cpp), and what a program names itself through NVTX. The
 // NVTX headers inside each library call InitializeInjectionNvtx2 of the library that NVTX_INJECTION64_PATH names; it
 // fills their callback tables (nvtx3/nvtxDetail/nvtxTypes.h).
+#include "core/context.h"
+
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "core/context.h"
 #include "core/process_state.h"
 #include "core/recorder.h"
 #include "core/stream.h"
@@ -37,9 +38,7 @@ Range parse(std::string_view message) {
 std::uint32_t intern_range(std::string_view name, std::string_view sizes) {
   thread_local std::string key;
   key.assign(name).append(1, '\0').append(sizes);
-  return intern_context(key, [&] {
-    return "\"operator\": " + json_quote(name) + ", \"sizes\": " + json_quote(sizes);
-  });
+  return intern_context(key, [&] { return "\"operator\": " + json_quote(name) + ", \"sizes\": " + json_quote(sizes); });
 }
 
 constexpr std::uint32_t kDeepest = ThreadState::kDeepest;
@@ -87,7 +86,8 @@ struct EventAttributes {
 int push_attributes(const EventAttributes* attributes) {
   if (attributes && attributes->message_type == 1 && attributes->message)
     return push(static_cast<const char*>(attributes->message));
-  if (attributes && attributes->message_type == 2) return push(narrow(static_cast<const wchar_t*>(attributes->message)));
+  if (attributes && attributes->message_type == 2)
+    return push(narrow(static_cast<const wchar_t*>(attributes->message)));
   const Call call;  // a registered name, which is not known here: what is done in it is the operator's around it
   return push_same_range(&kNvtx);
 }
@@ -127,9 +127,7 @@ int push_range(std::string_view name, std::string_view sizes, const void* owner)
   return static_cast<int>(level);
 }
 
-int push_same_range(const void* owner) {
-  return static_cast<int>(enter(this_thread(), current_context(), owner));
-}
+int push_same_range(const void* owner) { return static_cast<int>(enter(this_thread(), current_context(), owner)); }
 
 int pop_range(const void* owner) {
   ThreadState& thread = this_thread();
@@ -150,8 +148,8 @@ int pop_range(const void* owner) {
 
 }  // namespace maya
 
-// The calling thread's step is that of this optimizer, from 1 (maya/launch/optimizers.py). The outermost one's, if it steps
-// others.
+// The calling thread's step is that of this optimizer, from 1 (maya/launch/optimizers.py). The outermost one's, if it
+// steps others.
 extern "C" void maya_name_optimizer(std::uint32_t optimizer) {
   maya::ThreadState& thread = maya::this_thread();
   if (thread.steps_mask != 0 && thread.optimizer == 0) thread.optimizer = optimizer;

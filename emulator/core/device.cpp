@@ -25,6 +25,7 @@ int blocks_limit(const RankConfig& config) {
 
 // Attributes that no configured device changes, by their number in cudaDeviceAttr.
 const std::map<int, int>& fixed_attributes() {
+  // clang-format off
   static const std::map<int, int> values = {
       {1, 1024}, {2, 1024}, {3, 1024}, {4, 64},              // threads a block; block dimensions
       {5, INT_MAX}, {6, 65535}, {7, 65535},                  // grid dimensions
@@ -48,6 +49,7 @@ const std::map<int, int>& fixed_attributes() {
       {135, 0}, {136, 0}, {137, 0}, {138, 0}, {139, 0}, {140, 0}, {141, 0}, {142, 0}, {143, 0}, {144, 0}, {145, 0},
       {147, 0},
   };
+  // clang-format on
   return values;
 }
 

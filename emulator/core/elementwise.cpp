@@ -8,13 +8,30 @@ namespace maya {
 namespace {
 
 using Size = std::pair<std::string_view, int>;
-constexpr std::array kSizes{
-    Size{"c10::complex<double>", 16}, Size{"c10::complex<float>", 8}, Size{"c10::BFloat16", 2}, Size{"c10::Half", 2},
-    Size{"c10::Float8_e4m3fn", 1}, Size{"c10::Float8_e5m2", 1}, Size{"unsigned char", 1}, Size{"unsigned int", 4},
-    Size{"unsigned long", 8}, Size{"double", 8}, Size{"float", 4}, Size{"long", 8}, Size{"int", 4}, Size{"short", 2},
-    Size{"signed char", 1}, Size{"bool", 1}, Size{"__nv_bfloat16", 2}, Size{"__half", 2}, Size{"__nv_fp8_e4m3", 1},
-    Size{"__nv_fp8_e5m2", 1}, Size{"unsigned long long", 8}, Size{"uint4", 16}, Size{"uint2", 8},
-    Size{"unsigned short", 2}};
+constexpr std::array kSizes{Size{"c10::complex<double>", 16},
+                            Size{"c10::complex<float>", 8},
+                            Size{"c10::BFloat16", 2},
+                            Size{"c10::Half", 2},
+                            Size{"c10::Float8_e4m3fn", 1},
+                            Size{"c10::Float8_e5m2", 1},
+                            Size{"unsigned char", 1},
+                            Size{"unsigned int", 4},
+                            Size{"unsigned long", 8},
+                            Size{"double", 8},
+                            Size{"float", 4},
+                            Size{"long", 8},
+                            Size{"int", 4},
+                            Size{"short", 2},
+                            Size{"signed char", 1},
+                            Size{"bool", 1},
+                            Size{"__nv_bfloat16", 2},
+                            Size{"__half", 2},
+                            Size{"__nv_fp8_e4m3", 1},
+                            Size{"__nv_fp8_e5m2", 1},
+                            Size{"unsigned long long", 8},
+                            Size{"uint4", 16},
+                            Size{"uint2", 8},
+                            Size{"unsigned short", 2}};
 
 }  // namespace
 

@@ -68,8 +68,8 @@ class InternTable {
                       const std::function<void(const Entry&)>& created) {
     std::lock_guard lock(mutex_);
     if (const Entry* found = find(*tables_.back(), hash, key)) return *found;
-    Entry& entry = entries_.emplace_back(
-        Entry{hash, static_cast<std::uint32_t>(entries_.size() + 1), {key.begin(), key.end()}});
+    Entry& entry =
+        entries_.emplace_back(Entry{hash, static_cast<std::uint32_t>(entries_.size() + 1), {key.begin(), key.end()}});
     created(entry);
     if (entries_.size() * 2 > tables_.back()->slots.size()) publish(tables_.back()->slots.size() * 2);
     else place(*tables_.back(), entry);

@@ -43,8 +43,8 @@ Kernels& kernels() {
 
 std::string demangle(const std::string& mangled) {
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(
-      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), std::free);
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status),
+                                                    std::free);
   return status == 0 ? name.get() : mangled;
 }
 
@@ -68,8 +68,8 @@ std::string quadruple(const KernelWork& work) {
 }
 
 std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
-  std::string text = "\"kind\": \"kernel\", \"kernel\": " + json_quote(kernel.name) + ", \"grid\": " +
-                     triple(key.grid) + ", \"block\": " + triple(key.block) +
+  std::string text = "\"kind\": \"kernel\", \"kernel\": " + json_quote(kernel.name) +
+                     ", \"grid\": " + triple(key.grid) + ", \"block\": " + triple(key.block) +
                      ", \"shared_bytes\": " + std::to_string(key.shared_bytes);
   if (key.elements) text += ", \"elements\": " + std::to_string(key.elements);
   if (key.bytes) text += ", \"bytes\": " + std::to_string(key.bytes);

@@ -14,14 +14,14 @@
 namespace maya {
 
 struct KernelInfo {
-  std::string name;                      // demangled
-  const void* host_function = nullptr;   // the host stub, or the CUfunction of a loaded module
+  std::string name;                     // demangled
+  const void* host_function = nullptr;  // the host stub, or the CUfunction of a loaded module
   // Filled by maya::values at the first launch.
   mutable const void* executor = nullptr;
   mutable bool resolved = false;
 
   std::string mangled;
-  std::uint64_t name_hash = 0;  // of the mangled name: the same in every rank
+  std::uint64_t name_hash = 0;   // of the mangled name: the same in every rank
   ElementwiseShape elementwise;  // what its name says of its traffic
   TensorListType tensor_lists;
   ParameterShape parameters;

@@ -30,7 +30,7 @@ struct Owned {
 };
 
 struct Memory {
-  std::mutex mutex;  // guards: everything below
+  std::mutex mutex;                        // guards: everything below
   std::map<std::uintptr_t, Owned> ranges;  // by base
   std::array<std::size_t, kMaxDevices> taken{};
   std::uint64_t next_id = 1;
@@ -51,7 +51,9 @@ std::size_t capacity() {
 }
 
 // CUDA gives memory to a process in 2 MiB pages; smaller requests share one.
-std::size_t footprint(std::size_t bytes) { return bytes < kLargePage ? round_up(bytes, 512) : round_up(bytes, kLargePage); }
+std::size_t footprint(std::size_t bytes) {
+  return bytes < kLargePage ? round_up(bytes, 512) : round_up(bytes, kLargePage);
+}
 
 auto find_range(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
@@ -67,8 +69,7 @@ void note_taken(std::size_t total) {
   TraceHeader& header = process().trace.header();
   header.reserved_bytes = total;
   std::uint64_t peak = header.peak_reserved_bytes;
-  while (total > peak && !header.peak_reserved_bytes.compare_exchange_weak(peak, total)) {
-  }
+  while (total > peak && !header.peak_reserved_bytes.compare_exchange_weak(peak, total)) {}
 }
 
 void insert(const void* base, std::size_t bytes, MemoryKind kind, int device, std::size_t mapped) {
@@ -121,7 +122,8 @@ void* reserve_address(std::size_t bytes, std::size_t alignment) {
   const auto start = reinterpret_cast<std::uintptr_t>(base);
   const std::uintptr_t aligned = round_up(start, alignment);
   if (aligned > start) munmap(base, aligned - start);
-  if (start + wanted > aligned + bytes) munmap(reinterpret_cast<void*>(aligned + bytes), start + wanted - aligned - bytes);
+  if (start + wanted > aligned + bytes)
+    munmap(reinterpret_cast<void*>(aligned + bytes), start + wanted - aligned - bytes);
   void* const range = reinterpret_cast<void*>(aligned);
   madvise(range, bytes, MADV_NOHUGEPAGE);  // one touched scalar must not cost 2 MiB
   return range;
@@ -144,7 +146,8 @@ void zero(void* destination, std::size_t bytes) {
   std::array<std::uint64_t, 4096> entries;
   while (map >= 0 && at < end) {
     const std::size_t wanted = std::min(entries.size(), (round_up(end, kPage) - at / kPage * kPage) / kPage);
-    const ssize_t got = pread(map, entries.data(), wanted * sizeof entries[0], static_cast<off_t>(at / kPage * sizeof entries[0]));
+    const ssize_t got =
+        pread(map, entries.data(), wanted * sizeof entries[0], static_cast<off_t>(at / kPage * sizeof entries[0]));
     if (got < static_cast<ssize_t>(sizeof entries[0])) break;
     for (std::size_t page = 0; page < static_cast<std::size_t>(got) / sizeof entries[0]; ++page) {
       const std::uintptr_t next = std::min((at / kPage + 1) * kPage, end);
@@ -156,7 +159,9 @@ void zero(void* destination, std::size_t bytes) {
   std::memset(reinterpret_cast<void*>(at), 0, end - at);
 }
 
-void add_range(const void* base, std::size_t bytes, MemoryKind kind, int device) { insert(base, bytes, kind, device, 0); }
+void add_range(const void* base, std::size_t bytes, MemoryKind kind, int device) {
+  insert(base, bytes, kind, device, 0);
+}
 
 bool remove_range(const void* base) {
   Memory& self = memory();

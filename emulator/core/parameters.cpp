@@ -16,7 +16,9 @@ struct Known {
   std::string_view operands;
 };
 
-constexpr ParameterShape by_sizes(int first, int second = -1, int third = -1) { return {.sizes = {first, second, third}}; }
+constexpr ParameterShape by_sizes(int first, int second = -1, int third = -1) {
+  return {.sizes = {first, second, third}};
+}
 
 constexpr Known kKernels[] = {
     {"spin_kernel", by_sizes(0), ""},  // torch.cuda._sleep; counts cycles (ATen/cuda/Sleep.cu)
@@ -38,7 +40,9 @@ constexpr Known kKernels[] = {
     {"block_scaled_cast_transpose_kernel", by_sizes(5, 6), "012"},
     {"block_scaled_1d_cast_transpose_kernel", by_sizes(5, 6), "012"},
     // The last two operands of the first are a map of one byte and a number of four.
-    {"fused_topk_with_score_function_forward_kernel", {.sizes = {1, 2, -1}, .wide = false, .bytes_per_element = 1 + 4}, "00"},
+    {"fused_topk_with_score_function_forward_kernel",
+     {.sizes = {1, 2, -1}, .wide = false, .bytes_per_element = 1 + 4},
+     "00"},
     {"fused_topk_with_score_function_backward_kernel", {.sizes = {3, 4, -1}, .wide = false}, "0122"},
     {"fused_score_for_moe_aux_loss_forward_kernel", {.sizes = {1, 2, -1}, .wide = false}, "0567"},
     {"fused_score_for_moe_aux_loss_backward_kernel", {.sizes = {2, 3, -1}, .wide = false}, "016"},
@@ -109,7 +113,9 @@ ParameterShape parameter_shape(std::string_view name) {
     const auto parameters = split(last_list(name));
     ParameterShape shape = known.shape;
     for (const int size : shape.sizes) {  // a namesake's: NVFP4's have a parameter more
-      if (size >= 0 && static_cast<std::size_t>(size) < parameters.size() && parameters[static_cast<std::size_t>(size)].ends_with('*')) return {};
+      if (size >= 0 && static_cast<std::size_t>(size) < parameters.size() &&
+          parameters[static_cast<std::size_t>(size)].ends_with('*'))
+        return {};
     }
     for (const char operand : known.operands) {
       const auto index = static_cast<std::size_t>(operand - '0');

@@ -10,8 +10,8 @@ struct ParameterShape {
   // Parameters whose product is the count of elements (-1: none more), and whether each is of 8 bytes or 4.
   int sizes[3] = {-1, -1, -1};
   bool wide = true;
-  bool in_norm = false;           // rows and columns lie within the first parameter
-  bool rows_in_grid = false;      // a block of the grid for each row
+  bool in_norm = false;          // rows and columns lie within the first parameter
+  bool rows_in_grid = false;     // a block of the grid for each row
   double bytes_per_element = 0;  // read and written
 };
 

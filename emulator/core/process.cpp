@@ -1,6 +1,5 @@
 #include "core/process.h"
 
-#include <algorithm>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -8,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -100,7 +100,7 @@ void map_control(Process& self) {
   const std::string& path = self.config.control;
   if (path.empty()) return;
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat status {};
+  struct stat status{};
   if (fd < 0 || fstat(fd, &status) != 0) throw std::system_error(errno, std::generic_category(), path);
   const auto bytes = static_cast<std::size_t>(status.st_size);
   const std::size_t needed = 4096 + static_cast<std::size_t>(self.config.world) * sizeof(RankSlot);
@@ -133,7 +133,8 @@ void begin(const std::string& path, bool exclusive) {
   {
     std::lock_guard lock(self.refusals_mutex);  // what the parent refused before the fork counts here too
     for (const auto& [library, function] : self.refusals) {
-      self.trace.write_line("{\"unsupported\": " + json_quote(function) + ", \"library\": " + json_quote(library) + "}");
+      self.trace.write_line("{\"unsupported\": " + json_quote(function) + ", \"library\": " + json_quote(library) +
+                            "}");
       ++self.trace.header().unsupported_count;
     }
   }
@@ -154,8 +155,7 @@ RankSlot* rank_slot(int rank) {
 
 std::byte* control_arena() {
   Process& self = process();
-  return self.control ? self.control + 4096 + static_cast<std::size_t>(self.config.world) * sizeof(RankSlot)
-                      : nullptr;
+  return self.control ? self.control + 4096 + static_cast<std::size_t>(self.config.world) * sizeof(RankSlot) : nullptr;
 }
 
 std::size_t control_arena_bytes() {

@@ -10,8 +10,8 @@ namespace maya {
 
 // Read from the `key value` lines of the file that maya_begin_rank() or MAYA_CONFIG names.
 struct RankConfig {
-  std::string trace_dir;   // where rank-RRRRR.trace and .ops go
-  std::string control;     // the control file; empty: a lone process
+  std::string trace_dir;                                 // where rank-RRRRR.trace and .ops go
+  std::string control;                                   // the control file; empty: a lone process
   int rank = 0, world = 1, local_rank = 0, devices = 1;  // devices: visible on this node
   // The virtual device.
   std::string device_name = "NVIDIA H100 80GB HBM3";
@@ -32,7 +32,7 @@ bool recording();
 
 ControlHeader* control_header();  // nullptr without a control file
 RankSlot* rank_slot(int rank);
-std::byte* control_arena();       // the mailbox arena behind the slots
+std::byte* control_arena();  // the mailbox arena behind the slots
 std::size_t control_arena_bytes();
 
 }  // namespace maya

@@ -69,21 +69,21 @@ std::uint64_t context_hash(std::uint32_t id);
 // The calling thread's account of CPU time and its operator context.
 struct ThreadState {
   std::uint32_t index = 0;
-  int depth = 0;                      // of nested Calls
+  int depth = 0;  // of nested Calls
   bool known = false;
-  std::int64_t left = 0;              // monotonic ns when the last Call ended
-  std::int64_t entered = 0;           // monotonic ns when this Call began
-  std::int64_t cpu_base = 0;          // thread CPU clock at the last synchronisation
-  std::int64_t credited = 0;          // ns taken as CPU time since
-  std::int64_t host_ns = 0;           // for the next record
+  std::int64_t left = 0;      // monotonic ns when the last Call ended
+  std::int64_t entered = 0;   // monotonic ns when this Call began
+  std::int64_t cpu_base = 0;  // thread CPU clock at the last synchronisation
+  std::int64_t credited = 0;  // ns taken as CPU time since
+  std::int64_t host_ns = 0;   // for the next record
   static constexpr std::uint32_t kDeepest = 64;
   std::uint32_t contexts_depth = 0;
-  std::uint32_t contexts[kDeepest] = {};    // operator ranges; deeper ones share the last slot
-  const void* owners[kDeepest] = {};        // who leaves them: see core/context.h
-  std::uint64_t steps_mask = 0;       // which of them is an optimizer step
-  std::uint32_t optimizer = 0;        // whose, from 1; 0: not known
-  bool describing = false;            // an operator for us, if a Described follows
-  std::uint32_t ranges = 0;           // operators observed that no record has counted yet
+  std::uint32_t contexts[kDeepest] = {};  // operator ranges; deeper ones share the last slot
+  const void* owners[kDeepest] = {};      // who leaves them: see core/context.h
+  std::uint64_t steps_mask = 0;           // which of them is an optimizer step
+  std::uint32_t optimizer = 0;            // whose, from 1; 0: not known
+  bool describing = false;                // an operator for us, if a Described follows
+  std::uint32_t ranges = 0;               // operators observed that no record has counted yet
 };
 
 ThreadState& this_thread();

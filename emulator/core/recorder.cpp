@@ -180,9 +180,10 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
   {
     std::lock_guard lock(self.order);
     if (hashed(kind)) {
-      const std::uint64_t place = (static_cast<std::uint64_t>(self.streams.place(stream)) << 8) | static_cast<std::uint8_t>(kind);
-      self.segment_hash = combine(combine(self.segment_hash, place ^ fields.role),
-                                  operation_hash(op) ^ (context_hash(context) << 1));
+      const std::uint64_t place =
+          (static_cast<std::uint64_t>(self.streams.place(stream)) << 8) | static_cast<std::uint8_t>(kind);
+      self.segment_hash =
+          combine(combine(self.segment_hash, place ^ fields.role), operation_hash(op) ^ (context_hash(context) << 1));
     }
     if (device_work(kind)) self.device_operations.fetch_add(1, std::memory_order_relaxed);
     std::uint64_t arg = fields.arg;
@@ -190,9 +191,20 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     const HostTime host = fields.flags & kGraph ? HostTime{} : take_host_time(thread);
     const std::uint8_t flags = thread.steps_mask ? fields.flags | kStepping : fields.flags;
     Record& slot = self.trace.next();
-    slot = Record{static_cast<std::uint8_t>(kind), flags, static_cast<std::uint16_t>(thread.index), stream,
-                  op, context, host.ns, fields.size, arg,
-                  fields.sequence, fields.peer, fields.group, host.ranges, self.segment_hash};
+    slot = Record{static_cast<std::uint8_t>(kind),
+                  flags,
+                  static_cast<std::uint16_t>(thread.index),
+                  stream,
+                  op,
+                  context,
+                  host.ns,
+                  fields.size,
+                  arg,
+                  fields.sequence,
+                  fields.peer,
+                  fields.group,
+                  host.ranges,
+                  self.segment_hash};
     self.trace.commit();
     segment = self.segment_hash;
     if (kind == RecordKind::kStep) {
@@ -216,22 +228,24 @@ void record(RecordKind kind, void* stream_handle, std::uint32_t op, const Record
 std::uint32_t intern_operation(std::span<const std::byte> key, const std::function<std::string()>& describe) {
   if (!recording()) return 0;
   return process()
-      .operations.intern(key,
-                         [&](const InternTable::Entry& entry) {
-                           hashes().operations.set(entry.id, entry.hash);
-                           annotate("{\"op\": " + std::to_string(entry.id) + ", " + describe() + "}");
-                         })
+      .operations
+      .intern(key,
+              [&](const InternTable::Entry& entry) {
+                hashes().operations.set(entry.id, entry.hash);
+                annotate("{\"op\": " + std::to_string(entry.id) + ", " + describe() + "}");
+              })
       .id;
 }
 
 std::uint32_t intern_context(std::string_view key, const std::function<std::string()>& describe) {
   if (!recording()) return 0;
   return process()
-      .contexts.intern(std::as_bytes(std::span(key.data(), key.size())),
-                       [&](const InternTable::Entry& entry) {
-                         hashes().contexts.set(entry.id, entry.hash);
-                         annotate("{\"context\": " + std::to_string(entry.id) + ", " + describe() + "}");
-                       })
+      .contexts
+      .intern(std::as_bytes(std::span(key.data(), key.size())),
+              [&](const InternTable::Entry& entry) {
+                hashes().contexts.set(entry.id, entry.hash);
+                annotate("{\"context\": " + std::to_string(entry.id) + ", " + describe() + "}");
+              })
       .id;
 }
 

@@ -56,8 +56,7 @@ void record(RecordKind kind, void* stream, std::uint32_t op, const RecordFields&
 // The id of the operation whose identity is `key` (any bytes; equal keys are equal operations).
 // `describe` runs once per distinct key and returns the members of a JSON object without its braces,
 // for example `"kind":"gemm","m":128,...` (see docs/trace-format.md for each kind's members).
-std::uint32_t intern_operation(std::span<const std::byte> key,
-                               const std::function<std::string()>& describe);
+std::uint32_t intern_operation(std::span<const std::byte> key, const std::function<std::string()>& describe);
 
 template <class Key>
 std::uint32_t intern_operation(const Key& key, const std::function<std::string()>& describe) {

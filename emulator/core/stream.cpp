@@ -49,7 +49,7 @@ thread_local Stream* own_stream = nullptr;
 thread_local int device_of_thread = 0;
 enum CaptureMode : int { kModeGlobal = 0, kModeThreadLocal = 1, kModeRelaxed = 2 };
 thread_local int capture_mode_of_thread = kModeGlobal;
-thread_local int own_captures = 0;  // begun by this thread and not relaxed
+thread_local int own_captures = 0;                 // begun by this thread and not relaxed
 thread_local std::weak_ptr<Capture> last_capture;  // begun by this thread
 
 // A streams's place in its capture; the capture's mutex is held.
@@ -131,12 +131,14 @@ int invalidate(const std::shared_ptr<Capture>& capture, int result) {
   return result;
 }
 
-// CUDA_DEVICE_MAX_CONNECTIONS (CUDA Programming Guide, environment variables): streams share so many queues to the device.
+// CUDA_DEVICE_MAX_CONNECTIONS (CUDA Programming Guide, environment variables): streams share so many queues to the
+// device.
 void note_few_connections() {
   constexpr int kDefault = 8;
   const char* const value = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (!value || std::atoi(value) >= kDefault) return;
-  note_once("not heeded: CUDA_DEVICE_MAX_CONNECTIONS=" + std::string(value) + "; no stream waits behind another's work");
+  note_once("not heeded: CUDA_DEVICE_MAX_CONNECTIONS=" + std::string(value) +
+            "; no stream waits behind another's work");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Stream {
   std::uint32_t index = 0;  // dense, in creation order; 0 is the legacy default stream
   int device = 0;
   int priority = 0;
-  unsigned flags = 0;  // 1: cudaStreamNonBlocking
+  unsigned flags = 0;                // 1: cudaStreamNonBlocking
   std::shared_ptr<Capture> capture;  // under its capture's mutex once set
 };
 
@@ -34,8 +34,8 @@ struct Event {
   int device = 0;
   unsigned flags = 0;  // 2: cudaEventDisableTiming
   bool recorded = false;
-  std::uint64_t operations = 0;  // device operations recorded before it
-  std::weak_ptr<Capture> capture;  // the capture it was last recorded in
+  std::uint64_t operations = 0;      // device operations recorded before it
+  std::weak_ptr<Capture> capture;    // the capture it was last recorded in
   std::uint32_t captured_index = 0;  // a fresh event id for that record
   GraphNode* captured_node = nullptr;
 };
@@ -49,7 +49,7 @@ struct GraphNode {
   void (*host_function)(void*) = nullptr;
   void* host_data = nullptr;
   std::function<void()> compute;  // what it does to values, if anything
-  Event* event = nullptr;  // outside the graph; it may be destroyed before
+  Event* event = nullptr;         // outside the graph; it may be destroyed before
 };
 
 // cudaUserObject_t: freed when the last reference goes.
@@ -90,8 +90,8 @@ struct Capture {
   bool owns_graph = true;  // false: cudaStreamBeginCaptureToGraph
   struct Branch {
     Stream* stream;
-    std::uint32_t virtual_index;     // the stream index its records replay on
-    std::vector<GraphNode*> tails;   // what the next node depends on
+    std::uint32_t virtual_index;    // the stream index its records replay on
+    std::vector<GraphNode*> tails;  // what the next node depends on
   };
   std::vector<Branch> branches;  // the origin's first
 };

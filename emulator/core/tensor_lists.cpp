@@ -41,8 +41,7 @@ TensorLists::Layout TensorLists::layout(const TensorListType& type, bool large) 
   at.numel_bytes = type.apex ? 4 : 8;
   at.scalars = at.numel + at.numel_bytes * at.room;
   at.scalar_bytes = static_cast<std::size_t>(type.scalar_bytes);
-  at.block_to_tensor = at.scalars + at.scalar_bytes * at.room +
-                       (type.steps ? 8 * maya::room(scalar_list, large) : 0);
+  at.block_to_tensor = at.scalars + at.scalar_bytes * at.room + (type.steps ? 8 * maya::room(scalar_list, large) : 0);
   at.blocks = large ? 2240 : 320;
   at.index_bytes = large ? 2 : 1;
   at.block_to_chunk = (at.block_to_tensor + at.blocks * at.index_bytes + 3) / 4 * 4;
@@ -65,8 +64,8 @@ bool TensorLists::read(const TensorListType& type, bool large) {
                                      : read_at<std::uint8_t>(metadata_, at.block_to_tensor + block);
     const std::int64_t chunk = read_at<std::int32_t>(metadata_, at.block_to_chunk + 4 * block);
     const bool first = block == 0 && tensor == 0 && chunk >= 0;  // which may go on where the last launch ended
-    const bool next = block > 0 && ((tensor == last_tensor && chunk == last_chunk + 1) ||
-                                    (tensor > last_tensor && chunk == 0));
+    const bool next =
+        block > 0 && ((tensor == last_tensor && chunk == last_chunk + 1) || (tensor > last_tensor && chunk == 0));
     if (!(first || next) || tensor >= at.room) return false;
     const std::int64_t numel = numel_at(metadata_, at, tensor);
     if (numel <= chunk * chunk_ || numel > kManyElements) return false;
@@ -96,9 +95,7 @@ std::byte* TensorLists::address(int list, std::size_t tensor) const {
   return read_at<std::byte*>(metadata_, 8 * (static_cast<std::size_t>(list) * at_.room + tensor));
 }
 
-std::int64_t TensorLists::numel(std::size_t tensor) const {
-  return numel_at(metadata_, at_, tensor);
-}
+std::int64_t TensorLists::numel(std::size_t tensor) const { return numel_at(metadata_, at_, tensor); }
 
 const std::byte* TensorLists::scalar(std::size_t tensor) const {
   return metadata_ + at_.scalars + tensor * at_.scalar_bytes;

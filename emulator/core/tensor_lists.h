@@ -15,7 +15,7 @@ struct TensorListType {
   int scalar_bytes = 0;  // of the scalar that goes with each tensor, 0: none
   bool steps = false;    // fused optimizers: a pointer to a step count goes with each tensor
 };
-TensorListType tensor_list_type(std::string_view parameter);           // its demangled type
+TensorListType tensor_list_type(std::string_view parameter);         // its demangled type
 TensorListType tensor_list_type_of_kernel(std::string_view kernel);  // by its demangled name
 
 // The lists of one launch. Without tensors or elements when they lie in no way that is known.

@@ -12,7 +12,7 @@ namespace maya {
 namespace {
 
 constexpr std::uint64_t kHeaderBytes = 4096;
-constexpr std::uint64_t kGrowBytes = 1 << 20;  // 16,384 records
+constexpr std::uint64_t kGrowBytes = 1 << 20;                    // 16,384 records
 constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 30;  // address space; 1 G records
 
 [[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }

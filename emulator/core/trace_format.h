@@ -38,18 +38,18 @@ enum RecordFlags : std::uint8_t {
 struct Record {
   std::uint8_t kind;
   std::uint8_t flags;
-  std::uint16_t thread;     // dense index of the calling thread
-  std::uint32_t stream;     // dense index; 0 is the legacy default stream
-  std::uint32_t op;         // operation id in the .ops table, 0: none
-  std::uint32_t context;    // operator context id in the .ops table, 0: none
-  std::uint64_t host_ns;    // CPU time of the calling thread since its previous call returned
-  std::uint64_t size;       // bytes, see RecordKind
-  std::uint64_t arg;        // see RecordKind
-  std::uint32_t sequence;   // collectives: ordinal on the communicator, from 0; p2p: from 0 per peer and direction
-  std::int32_t peer;        // p2p: communicator rank of the peer; else -1
-  std::uint32_t group;      // ordinal of the NCCL group it was launched in, 0: none
-  std::uint32_t ranges;     // operators observed on the thread since its previous record
-  std::uint64_t hash;       // rolling hash of this segment (since the last kStep), after this record
+  std::uint16_t thread;    // dense index of the calling thread
+  std::uint32_t stream;    // dense index; 0 is the legacy default stream
+  std::uint32_t op;        // operation id in the .ops table, 0: none
+  std::uint32_t context;   // operator context id in the .ops table, 0: none
+  std::uint64_t host_ns;   // CPU time of the calling thread since its previous call returned
+  std::uint64_t size;      // bytes, see RecordKind
+  std::uint64_t arg;       // see RecordKind
+  std::uint32_t sequence;  // collectives: ordinal on the communicator, from 0; p2p: from 0 per peer and direction
+  std::int32_t peer;       // p2p: communicator rank of the peer; else -1
+  std::uint32_t group;     // ordinal of the NCCL group it was launched in, 0: none
+  std::uint32_t ranges;    // operators observed on the thread since its previous record
+  std::uint64_t hash;      // rolling hash of this segment (since the last kStep), after this record
 };
 static_assert(sizeof(Record) == 64);
 
@@ -59,12 +59,12 @@ struct TraceHeader {
   std::uint32_t version;  // 3
   std::uint32_t rank, world, local_rank;
   std::atomic<std::uint64_t> records;
-  std::uint64_t capacity_bytes;  // device memory, datasheet
-  std::uint64_t context_bytes;   // taken by the CUDA context itself
-  std::atomic<std::uint64_t> reserved_bytes, peak_reserved_bytes;  // by the process, without context
+  std::uint64_t capacity_bytes;                                               // device memory, datasheet
+  std::uint64_t context_bytes;                                                // taken by the CUDA context itself
+  std::atomic<std::uint64_t> reserved_bytes, peak_reserved_bytes;             // by the process, without context
   std::atomic<std::uint64_t> oom_count, oom_requested_bytes, oom_free_bytes;  // the last refusal
-  std::atomic<std::uint64_t> steps;              // kStep records so far
-  std::atomic<std::uint64_t> unsupported_count;  // calls refused; named in the .ops table
+  std::atomic<std::uint64_t> steps;                                           // kStep records so far
+  std::atomic<std::uint64_t> unsupported_count;                               // calls refused; named in the .ops table
 };
 static_assert(sizeof(TraceHeader) <= 4096);
 
@@ -72,15 +72,15 @@ static_assert(sizeof(TraceHeader) <= 4096);
 // Byte 0: ControlHeader; byte 4096: RankSlot[world]; then the mailbox arena (emulator/nccl/mailbox.h).
 struct ControlHeader {
   char magic[8];
-  std::uint32_t version, world;                // 1
-  std::atomic<std::uint64_t> step_limit;       // a rank whose step count reaches it waits
-  std::atomic<std::uint64_t> mismatch_count;   // the launcher stops the job when it is not 0
-  char mismatch[2048];                         // both call sites, NUL-terminated, first one wins
+  std::uint32_t version, world;               // 1
+  std::atomic<std::uint64_t> step_limit;      // a rank whose step count reaches it waits
+  std::atomic<std::uint64_t> mismatch_count;  // the launcher stops the job when it is not 0
+  char mismatch[2048];                        // both call sites, NUL-terminated, first one wins
 };
 static_assert(sizeof(ControlHeader) <= 4096);
 
 enum class RankState : std::uint32_t {
-  kAbsent = 0,   // never started
+  kAbsent = 0,  // never started
   kRunning = 1,
   kPaused = 2,   // at step_limit
   kWaiting = 3,  // for a peer's message
@@ -104,7 +104,7 @@ struct RankSlot {
   std::atomic<std::uint32_t> representative;  // itself unless kEnded/kAbsent
   std::atomic<std::uint64_t> steps;
   std::atomic<std::uint64_t> segment_hash[kSegmentRing];  // of step s at [(s - 1) % kSegmentRing]
-  char wait_site[256];  // what it waits for, for hang reports
+  char wait_site[256];                                    // what it waits for, for hang reports
   AwaitedMessage awaited;
   char pad[208];
 };

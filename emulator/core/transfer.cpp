@@ -119,7 +119,8 @@ int fill(void* destination, unsigned value, std::size_t element_bytes, std::size
   };
   const bool captured = stream->capture != nullptr;
   if (!captured) write();
-  const std::uint32_t op = intern_operation(std::uint64_t{0x6d656d736574}, [] { return std::string("\"kind\": \"memset\""); });
+  const std::uint32_t op =
+      intern_operation(std::uint64_t{0x6d656d736574}, [] { return std::string("\"kind\": \"memset\""); });
   record(RecordKind::kMemset, stream, op, {.size = bytes});
   if (captured) at_each_launch(stream, write);
   return 0;

@@ -308,7 +308,8 @@ Result cuCtxSetCurrent(Context* context) {
 
 Result cuCtxGetCurrent(Context** context) { return write(context, cuda::current_context_of_thread()); }
 
-// Of a default stream the calling thread's, of another its device's. Contexts beside the primary one are not told apart.
+// Of a default stream the calling thread's, of another its device's. Contexts beside the primary one are not told
+// apart.
 Result cuStreamGetCtx(void* handle, Context** context) {
   if (handle == nullptr || handle == maya::kStreamLegacyHandle || handle == maya::kStreamPerThreadHandle) {
     return with_current([&](Context& current) { return write(context, &current); });

@@ -54,8 +54,7 @@ Result find(const char* name, void** function, int version, unsigned long long f
 }
 
 // The runtime reports what was not found through `query` alone.
-Result find_entry_point(const char* name, void** function, unsigned version, unsigned long long flags,
-                        Query* query) {
+Result find_entry_point(const char* name, void** function, unsigned version, unsigned long long flags, Query* query) {
   const Result status = find(name, function, static_cast<int>(version), flags, query);
   return status == Result::kNotFound ? Result::kSuccess : status;
 }
@@ -73,8 +72,7 @@ Result cuGetProcAddress(const char* name, void** function, int version, unsigned
   return cuda::find(name, function, version, flags, nullptr);
 }
 
-Result cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags,
-                           Query* query) {
+Result cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags, Query* query) {
   return cuda::find(name, function, version, flags, query);
 }
 
@@ -83,8 +81,8 @@ Result cudaGetDriverEntryPoint(const char* name, void** function, unsigned long 
   return cuda::find_entry_point(name, function, version, flags, query);
 }
 
-Result cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
-                                        unsigned long long flags, Query* query) {
+Result cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, unsigned long long flags,
+                                        Query* query) {
   return cuda::find_entry_point(name, function, version, flags, query);
 }
 
@@ -93,9 +91,8 @@ Result cuGetExportTable(const void** table, const void*) {
   if (table == nullptr) return Result::kInvalidValue;
   static std::once_flag said;
   if (maya::recording()) {
-    std::call_once(said, [] {
-      maya::annotate("{\"note\": \"a profiler that the script starts sees no device activity\"}");
-    });
+    std::call_once(said,
+                   [] { maya::annotate("{\"note\": \"a profiler that the script starts sees no device activity\"}"); });
   }
   *table = nullptr;
   return Result::kNotFound;

@@ -14,12 +14,11 @@ void* pointer(DevicePointer address) { return reinterpret_cast<void*>(address); 
 Result copy(void* destination, const void* source, std::size_t bytes, void* stream, bool synchronous) {
   const Call call;
   Stream* on = find_stream(stream);
-  return on == nullptr ? Result::kInvalidHandle
-                       : result(maya::copy(destination, source, bytes, on, synchronous));
+  return on == nullptr ? Result::kInvalidHandle : result(maya::copy(destination, source, bytes, on, synchronous));
 }
 
-Result fill(DevicePointer destination, unsigned value, std::size_t element_bytes, std::size_t count,
-            void* stream, bool synchronous) {
+Result fill(DevicePointer destination, unsigned value, std::size_t element_bytes, std::size_t count, void* stream,
+            bool synchronous) {
   const Call call;
   Stream* on = find_stream(stream);
   if (on == nullptr) return Result::kInvalidHandle;
@@ -54,8 +53,8 @@ Result copy_2d(const Copy2D* parameters, void* stream) {
   if (on == nullptr) return Result::kInvalidHandle;
   const Side2D &from = parameters->source, &to = parameters->destination;
   if (from.array != nullptr || to.array != nullptr) return Result::kNotSupported;
-  return result(copy_rows(to.base(), to.pitch, from.base(), from.pitch, parameters->width_bytes,
-                          parameters->height, on, false));
+  return result(
+      copy_rows(to.base(), to.pitch, from.base(), from.pitch, parameters->width_bytes, parameters->height, on, false));
 }
 
 // CUpointer_attribute.
@@ -89,8 +88,7 @@ Result write(void* out, T value) {
 
 Result pointer_attribute(void* out, int attribute, const Allocation& allocation, DevicePointer address) {
   constexpr std::uint32_t kHostMemory = 1, kDeviceMemory = 2, kReadWrite = 3;
-  const bool device = allocation.kind == MemoryKind::kDevice,
-             managed = allocation.kind == MemoryKind::kManaged;
+  const bool device = allocation.kind == MemoryKind::kDevice, managed = allocation.kind == MemoryKind::kManaged;
   switch (attribute) {
     case kContext: return write(out, primary_context(allocation.device));
     case kMemoryType: return write(out, device || managed ? kDeviceMemory : kHostMemory);
@@ -148,8 +146,7 @@ Result cuMemcpyHtoD_v2(DevicePointer destination, const void* source, std::size_
   return cuda::copy(cuda::pointer(destination), source, bytes, nullptr, true);
 }
 
-Result cuMemcpyHtoDAsync_v2(DevicePointer destination, const void* source, std::size_t bytes,
-                            void* stream) {
+Result cuMemcpyHtoDAsync_v2(DevicePointer destination, const void* source, std::size_t bytes, void* stream) {
   return cuda::copy(cuda::pointer(destination), source, bytes, stream, false);
 }
 
@@ -165,14 +162,11 @@ Result cuMemcpyDtoD_v2(DevicePointer destination, DevicePointer source, std::siz
   return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, nullptr, true);
 }
 
-Result cuMemcpyDtoDAsync_v2(DevicePointer destination, DevicePointer source, std::size_t bytes,
-                            void* stream) {
+Result cuMemcpyDtoDAsync_v2(DevicePointer destination, DevicePointer source, std::size_t bytes, void* stream) {
   return cuda::copy(cuda::pointer(destination), cuda::pointer(source), bytes, stream, false);
 }
 
-Result cuMemcpy2DAsync_v2(const Copy2D* parameters, void* stream) {
-  return cuda::copy_2d(parameters, stream);
-}
+Result cuMemcpy2DAsync_v2(const Copy2D* parameters, void* stream) { return cuda::copy_2d(parameters, stream); }
 
 // ---- fills; the byte-wide ones are the runtime's ----
 

@@ -45,7 +45,7 @@ struct Function {
   std::optional<PtxKernel> ptx;
   bool multiplies = false;  // matrices: on tensor cores, or as a template of PyTorch's compiler
   std::once_flag told;      // that it does
-  std::mutex mutex;  // guards: moved
+  std::mutex mutex;         // guards: moved
   std::unordered_map<std::string, std::optional<PtxKernel::Moved>> moved;  // by grid, block and scalar arguments
 };
 
@@ -96,7 +96,8 @@ Result load_file(Module** out, const char* path) {
 bool multiplies(std::string_view ptx, std::string_view name) {
   if (name.starts_with("triton_tem_")) return true;
   constexpr std::array<std::string_view, 4> kInstructions{"wgmma.mma_async", "mma.sync", "mma.sp", "tcgen05.mma"};
-  return std::ranges::any_of(kInstructions, [&](std::string_view it) { return ptx.find(it) != std::string_view::npos; });
+  return std::ranges::any_of(kInstructions,
+                             [&](std::string_view it) { return ptx.find(it) != std::string_view::npos; });
 }
 
 // Nothing estimates what matrix products in a kernel of Triton take: it would come out as if it but moved its bytes.
@@ -142,9 +143,7 @@ Result get_function(KernelInfo** out, const void* handle, const char* name) {
 }
 
 // Unloading keeps the KernelInfos: the trace and a late launch may still refer to them.
-Result unload(const void* handle) {
-  return modules().destroy(handle) ? Result::kSuccess : Result::kInvalidHandle;
-}
+Result unload(const void* handle) { return modules().destroy(handle) ? Result::kSuccess : Result::kInvalidHandle; }
 
 // CUfunction_attribute.
 enum Attribute : int {
@@ -329,13 +328,11 @@ Result cuModuleGetFunctionCount(unsigned* count, Module* module) {
   return Result::kSuccess;
 }
 
-Result cuLibraryLoadData(Module** library, const void* code, void*, void*, unsigned, void*, void*,
-                         unsigned) {
+Result cuLibraryLoadData(Module** library, const void* code, void*, void*, unsigned, void*, void*, unsigned) {
   return cuda::load_data(library, code);
 }
 
-Result cuLibraryLoadFromFile(Module** library, const char* path, void*, void*, unsigned, void*, void*,
-                             unsigned) {
+Result cuLibraryLoadFromFile(Module** library, const char* path, void*, void*, unsigned, void*, void*, unsigned) {
   return cuda::load_file(library, path);
 }
 
@@ -352,9 +349,7 @@ Result cuLibraryGetModule(Module** module, Module* library) {
   return Result::kSuccess;
 }
 
-Result cuLibraryGetKernelCount(unsigned* count, Module* library) {
-  return cuModuleGetFunctionCount(count, library);
-}
+Result cuLibraryGetKernelCount(unsigned* count, Module* library) { return cuModuleGetFunctionCount(count, library); }
 
 // ---- functions and kernels ----
 
@@ -398,8 +393,7 @@ Result cuFuncGetModule(Module** module, KernelInfo* function) {
   return Result::kSuccess;
 }
 
-Result cuFuncGetParamInfo(KernelInfo* function, std::size_t index, std::size_t* offset,
-                          std::size_t* bytes) {
+Result cuFuncGetParamInfo(KernelInfo* function, std::size_t index, std::size_t* offset, std::size_t* bytes) {
   const cuda::Function* found = cuda::find_function(function);
   if (found == nullptr) return Result::kInvalidHandle;
   if (offset == nullptr || index >= found->image.parameters.size()) return Result::kInvalidValue;
@@ -408,32 +402,31 @@ Result cuFuncGetParamInfo(KernelInfo* function, std::size_t index, std::size_t* 
   return Result::kSuccess;
 }
 
-Result cuKernelGetParamInfo(KernelInfo* kernel, std::size_t index, std::size_t* offset,
-                            std::size_t* bytes) {
+Result cuKernelGetParamInfo(KernelInfo* kernel, std::size_t index, std::size_t* offset, std::size_t* bytes) {
   return cuFuncGetParamInfo(kernel, index, offset, bytes);
 }
 
 // ---- launches ----
 
-Result cuLaunchKernel(KernelInfo* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                      void* stream, void** arguments, void** extra) {
-  return cuda::launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream,
-                      arguments, extra);
+Result cuLaunchKernel(KernelInfo* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                      unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments,
+                      void** extra) {
+  return cuda::launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, arguments,
+                      extra);
 }
 
 Result cuLaunchCooperativeKernel(KernelInfo* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                 unsigned block_x, unsigned block_y, unsigned block_z,
-                                 unsigned shared_bytes, void* stream, void** arguments) {
-  return cuda::launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream,
-                      arguments, nullptr);
+                                 unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                 void* stream, void** arguments) {
+  return cuda::launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, arguments,
+                      nullptr);
 }
 
 Result cuLaunchKernelEx(const LaunchConfig* config, KernelInfo* function, void** arguments, void** extra) {
   if (config == nullptr) return Result::kInvalidValue;
   return cuda::launch(function, {config->grid_x, config->grid_y, config->grid_z},
-                      {config->block_x, config->block_y, config->block_z}, config->shared_bytes,
-                      config->stream, arguments, extra);
+                      {config->block_x, config->block_y, config->block_z}, config->shared_bytes, config->stream,
+                      arguments, extra);
 }
 
 // ---- occupancy ----
@@ -452,9 +445,8 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, KernelI
   return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared_bytes);
 }
 
-Result cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block, KernelInfo* function,
-                                        std::size_t (*shared_of)(int), std::size_t shared_bytes,
-                                        int limit) {
+Result cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block, KernelInfo* function, std::size_t (*shared_of)(int),
+                                        std::size_t shared_bytes, int limit) {
   const KernelInfo* kernel = maya::find_kernel(function);
   if (min_grid == nullptr || block == nullptr) return Result::kInvalidValue;
   if (kernel == nullptr) return Result::kInvalidHandle;
@@ -476,8 +468,7 @@ Result cuOccupancyMaxActiveClusters(int* clusters, KernelInfo* function, const L
   if (clusters == nullptr || config == nullptr) return Result::kInvalidValue;
   int blocks = 0;
   const int threads = static_cast<int>(config->block_x * config->block_y * config->block_z);
-  const Result status =
-      cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, config->shared_bytes);
+  const Result status = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, config->shared_bytes);
   *clusters = blocks * maya::rank_config().multiprocessors;
   return status;
 }

@@ -1,5 +1,5 @@
-// Descriptors of tensors for the tensor memory accelerator, which CUTLASS' and Triton's kernels of Hopper and later take
-// among their arguments: opaque to all but the device. Prototypes: cuda.h of CUDA 12 and 13.
+// Descriptors of tensors for the tensor memory accelerator, which CUTLASS' and Triton's kernels of Hopper and later
+// take among their arguments: opaque to all but the device. Prototypes: cuda.h of CUDA 12 and 13.
 #include <algorithm>
 #include <array>
 
@@ -38,8 +38,8 @@ Result cuTensorMapEncodeTiled(maya::cuda::TensorMap* map, int, std::uint32_t ran
 }
 
 Result cuTensorMapEncodeIm2col(maya::cuda::TensorMap* map, int, std::uint32_t rank, void* address,
-                               const std::uint64_t* sizes, const std::uint64_t*, const int*, const int*,
-                               std::uint32_t, std::uint32_t, const std::uint32_t*, int, int, int, int) {
+                               const std::uint64_t* sizes, const std::uint64_t*, const int*, const int*, std::uint32_t,
+                               std::uint32_t, const std::uint32_t*, int, int, int, int) {
   return rank < 3 ? Result::kInvalidValue : maya::cuda::encode(map, rank, address, sizes);
 }
 

@@ -158,8 +158,7 @@ Result cuMemAddressFree(DevicePointer address, std::size_t bytes) {
 
 // ---- memory ----
 
-Result cuMemCreate(Handle* handle, std::size_t bytes, const Properties* properties,
-                   unsigned long long flags) {
+Result cuMemCreate(Handle* handle, std::size_t bytes, const Properties* properties, unsigned long long flags) {
   const Call call;
   if (handle == nullptr || bytes == 0 || bytes % cuda::kGranularity != 0 || flags != 0) {
     return Result::kInvalidValue;
@@ -240,8 +239,7 @@ Result cuMemImportFromShareableHandle(Handle* handle, void* shareable, int type)
 
 // ---- mappings ----
 
-Result cuMemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Handle handle,
-                unsigned long long flags) {
+Result cuMemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Handle handle, unsigned long long flags) {
   const Call call;
   auto& all = cuda::memory();
   const std::lock_guard lock(all.mutex);

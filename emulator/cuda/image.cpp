@@ -130,8 +130,7 @@ class Cubin {
         kernel.parameters[ordinal] = {.offset = words[1] >> 16, .bytes = words[2] >> 18};
       }
       const bool bounds = entry.attribute == kRequiredThreads || entry.attribute == kMaxThreads;
-      if (bounds && words.size() >= 3)
-        kernel.max_threads = static_cast<int>(words[0] * words[1] * words[2]);
+      if (bounds && words.size() >= 3) kernel.max_threads = static_cast<int>(words[0] * words[1] * words[2]);
     }
   }
 

@@ -90,9 +90,7 @@ void* dlsym(void* handle, const char* name) noexcept {
   return real_dlsym()(handle, name);
 }
 
-void* dlopen(const char* path, int flags) {
-  return real_dlopen()(is_driver_library(path) ? own_path() : path, flags);
-}
+void* dlopen(const char* path, int flags) { return real_dlopen()(is_driver_library(path) ? own_path() : path, flags); }
 
 }  // extern "C"
 

@@ -80,9 +80,7 @@ std::vector<std::string_view> split_operands(std::string_view text) {
 }
 
 Op operation(std::string_view base, const std::vector<std::string_view>& modifiers) {
-  const auto has = [&](std::string_view word) {
-    return std::ranges::find(modifiers, word) != modifiers.end();
-  };
+  const auto has = [&](std::string_view word) { return std::ranges::find(modifiers, word) != modifiers.end(); };
   static const std::unordered_map<std::string_view, Op> kPlain{
       {"mov", Op::kMove},       {"add", Op::kAdd},       {"sub", Op::kSub},     {"shl", Op::kShiftLeft},
       {"shr", Op::kShiftRight}, {"and", Op::kAnd},       {"or", Op::kOr},       {"xor", Op::kXor},
@@ -119,9 +117,7 @@ KernelWork work_of(std::string_view base, const std::vector<std::string_view>& m
   return {1, wide && base != "ld" && base != "st" ? 1.0 : 0.0, 0, 0};
 }
 
-bool is_memory(Op op) {
-  return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy;
-}
+bool is_memory(Op op) { return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy; }
 
 }  // namespace
 
@@ -142,8 +138,7 @@ class PtxParser {
 
  private:
   static std::size_t find_entry(std::string_view ptx, std::string_view name) {
-    for (std::size_t at = ptx.find(".entry"); at != std::string_view::npos;
-         at = ptx.find(".entry", at + 1)) {
+    for (std::size_t at = ptx.find(".entry"); at != std::string_view::npos; at = ptx.find(".entry", at + 1)) {
       const std::string_view rest = trim(ptx.substr(at + 6, name.size() + 8));
       const bool whole = rest.size() == name.size() || rest[name.size()] == '(' || rest[name.size()] == ' ';
       if (rest.starts_with(name) && whole) return at;
@@ -291,8 +286,7 @@ class PtxParser {
       result.kind = Operand::Kind::kParameter;
       result.index = static_cast<int>(parameter - kernel_.parameters_.begin());
     }
-    if (plus != std::string_view::npos)
-      result.immediate = parse_number(trim(text.substr(plus + 1))).value_or(0);
+    if (plus != std::string_view::npos) result.immediate = parse_number(trim(text.substr(plus + 1))).value_or(0);
     return result;
   }
 
@@ -304,10 +298,8 @@ class PtxParser {
     for (const auto& [index, label] : branches_) {
       const auto target = labels_.find(label);
       Instruction& branch = kernel_.instructions_[index];
-      if (target == labels_.end())
-        branch.op = Op::kRefuse;
-      else
-        branch.target = target->second;
+      if (target == labels_.end()) branch.op = Op::kRefuse;
+      else branch.target = target->second;
     }
   }
 
@@ -377,8 +369,8 @@ class WarpLines {
 // One thread at a time: registers and the run through the instructions.
 class Thread {
  public:
-  Thread(const std::vector<Kernel::Parameter>& parameters, const std::vector<Instruction>& instructions,
-         int registers, const PtxLaunch& launch, Footprint& footprint)
+  Thread(const std::vector<Kernel::Parameter>& parameters, const std::vector<Instruction>& instructions, int registers,
+         const PtxLaunch& launch, Footprint& footprint)
       : parameters_(parameters),
         instructions_(instructions),
         launch_(launch),
@@ -447,8 +439,7 @@ class Thread {
         return value;
       }
       case Operand::Kind::kImmediate: return {static_cast<std::uint64_t>(operand.immediate), true, -1};
-      case Operand::Kind::kSpecial:
-        return {(*specials_)[static_cast<std::size_t>(operand.index)], true, -1};
+      case Operand::Kind::kSpecial: return {(*specials_)[static_cast<std::size_t>(operand.index)], true, -1};
       case Operand::Kind::kParameter: return parameter(operand);
       case Operand::Kind::kNone: break;
     }
@@ -466,8 +457,7 @@ class Thread {
     if (instruction.sources.empty()) return;
     const Value address = read(instruction.sources.front());
     if (instruction.op != Op::kStore) add(address, instruction.bytes, false);
-    if (instruction.op == Op::kStore || instruction.op == Op::kAtomic)
-      add(address, instruction.bytes, true);
+    if (instruction.op == Op::kStore || instruction.op == Op::kAtomic) add(address, instruction.bytes, true);
   }
 
   void add(const Value& address, int bytes, bool written) {
@@ -475,8 +465,7 @@ class Thread {
     if (address.known) {
       touched.intervals.push_back({address.bits, static_cast<std::uint64_t>(bytes)});
       lines_.add(address.bits, static_cast<std::uint64_t>(bytes));
-    } else
-      touched.unplaced_bytes += static_cast<std::uint64_t>(bytes);
+    } else touched.unplaced_bytes += static_cast<std::uint64_t>(bytes);
   }
 
   void store_results(const Instruction& instruction, bool doubtful) {
@@ -537,19 +526,16 @@ class Thread {
   static std::uint64_t shift_right(Type type, std::uint64_t value, std::uint64_t by) {
     value = narrow(value, type);
     if (by >= static_cast<std::uint64_t>(type.bits)) by = static_cast<std::uint64_t>(type.bits) - 1;
-    return type.is_signed ? static_cast<std::uint64_t>(static_cast<std::int64_t>(value) >> by)
-                          : value >> by;
+    return type.is_signed ? static_cast<std::uint64_t>(static_cast<std::int64_t>(value) >> by) : value >> by;
   }
 
-  static std::uint64_t compute(const Instruction& instruction, const std::array<Value, 3>& in,
-                               bool& known) {
+  static std::uint64_t compute(const Instruction& instruction, const std::array<Value, 3>& in, bool& known) {
     const Type type = instruction.type;
     const std::uint64_t a = in[0].bits, b = in[1].bits, c = in[2].bits;
     const auto wide = [&] { return narrow(a, type) * narrow(b, type); };
     const auto less = [&] {
-      return type.is_signed
-                 ? static_cast<std::int64_t>(narrow(a, type)) < static_cast<std::int64_t>(narrow(b, type))
-                 : narrow(a, type) < narrow(b, type);
+      return type.is_signed ? static_cast<std::int64_t>(narrow(a, type)) < static_cast<std::int64_t>(narrow(b, type))
+                            : narrow(a, type) < narrow(b, type);
     };
     switch (instruction.op) {
       case Op::kMove: return narrow(a, type);
@@ -571,8 +557,7 @@ class Thread {
       case Op::kMax: return less() ? b : a;
       case Op::kCompare: return compare(instruction, a, b) ? 1 : 0;
       case Op::kConvert: return narrow(narrow(a, instruction.source_type), type);
-      case Op::kBitField:
-        return narrow(shift_right({type.bits, false}, a, b), {static_cast<int>(c), type.is_signed});
+      case Op::kBitField: return narrow(shift_right({type.bits, false}, a, b), {static_cast<int>(c), type.is_signed});
       case Op::kDivide:
       case Op::kRemainder:
         known = narrow(b, type) != 0;
@@ -695,8 +680,8 @@ std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const 
     Block run;
     if (!run_block(launch, index, steps_left, run)) return std::nullopt;
     for (auto& [where, touched] : run.footprint) add_block(totals[where], touched, last);
-    moved.work += run.work *
-                  (last ? 1.0 : static_cast<double>(interior_blocks) / static_cast<double>(interior_samples));
+    moved.work +=
+        run.work * (last ? 1.0 : static_cast<double>(interior_blocks) / static_cast<double>(interior_samples));
   }
 
   for (const auto& [where, sampled] : totals) {

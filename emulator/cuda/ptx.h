@@ -65,13 +65,7 @@ class PtxKernel {
   };
 
   struct Operand {
-    enum class Kind : std::uint8_t {
-      kNone,
-      kRegister,
-      kImmediate,
-      kSpecial,
-      kParameter
-    } kind = Kind::kNone;
+    enum class Kind : std::uint8_t { kNone, kRegister, kImmediate, kSpecial, kParameter } kind = Kind::kNone;
     int index = 0;               // register, parameter, or special register (tid.x .. nctaid.z)
     std::int64_t immediate = 0;  // or the offset from a register, for addresses
   };

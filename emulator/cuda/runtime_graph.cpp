@@ -98,8 +98,8 @@ int cudaStreamGetCaptureInfo_v3(void* stream, int* status, unsigned long long* i
   return give_capture_info(stream, status, id, graph, dependencies, count);
 }
 
-int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* id, void** graph,
-                             const void** dependencies, const void** edges, std::size_t* count) {
+int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* id, void** graph, const void** dependencies,
+                             const void** edges, std::size_t* count) {
   if (runtime_major() < 13) return give_capture_info(stream, status, id, nullptr, nullptr, nullptr);
   return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, edges, count);
 }

@@ -56,11 +56,13 @@ int cluster_blocks(const LaunchConfig& config) {
   return 1;
 }
 
-int launch(const void* function, const dim3& grid, const dim3& block, void** args, std::size_t shared_bytes, void* stream) {
+int launch(const void* function, const dim3& grid, const dim3& block, void** args, std::size_t shared_bytes,
+           void* stream) {
   KernelInfo* kernel = find_kernel(function);
   if (!kernel) return result(cudaErrorInvalidDeviceFunction);
   if (!launchable(*kernel, grid, block)) return result(cudaErrorInvalidConfiguration);
-  if (shared_bytes > static_cast<std::size_t>(rank_config().shared_memory_per_block_optin)) return result(cudaErrorInvalidValue);
+  if (shared_bytes > static_cast<std::size_t>(rank_config().shared_memory_per_block_optin))
+    return result(cudaErrorInvalidValue);
   if (!find_stream(stream)) return result(cudaErrorInvalidResourceHandle);
   const std::uint32_t g[3] = {grid.x, grid.y, grid.z}, b[3] = {block.x, block.y, block.z};
   record_launch(*kernel, g, b, args, shared_bytes, stream);
@@ -232,7 +234,8 @@ int cudaOccupancyMaxActiveClusters(int* clusters, const void* function, const La
   const KernelInfo* kernel = find_kernel(function);
   if (!kernel) return result(cudaErrorInvalidDeviceFunction);
   const dim3 block = config->blockDim;
-  const int resident = blocks_per_multiprocessor(*kernel, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
+  const int resident =
+      blocks_per_multiprocessor(*kernel, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
   *clusters = rank_config().multiprocessors * resident / cluster_blocks(*config);
   return cudaSuccess;
 }

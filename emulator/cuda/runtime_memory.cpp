@@ -58,10 +58,10 @@ struct Pool {
 };
 
 struct Pools {
-  std::mutex mutex;                 // guards: everything below
-  std::map<int, Pool> defaults;     // by device
+  std::mutex mutex;              // guards: everything below
+  std::map<int, Pool> defaults;  // by device
   std::map<Pool*, std::unique_ptr<Pool>> created;
-  std::map<int, Pool*> current;     // cudaDeviceSetMemPool
+  std::map<int, Pool*> current;                           // cudaDeviceSetMemPool
   std::map<void*, std::pair<Pool*, std::size_t>> owners;  // by allocation
 };
 
@@ -218,8 +218,8 @@ int cudaMemcpy2D(void* destination, std::size_t destination_pitch, const void* s
   return copy_rows_on(destination, destination_pitch, source, source_pitch, width, height, nullptr, true);
 }
 
-int cudaMemcpy2DAsync(void* destination, std::size_t destination_pitch, const void* source,
-                      std::size_t source_pitch, std::size_t width, std::size_t height, int, void* stream) {
+int cudaMemcpy2DAsync(void* destination, std::size_t destination_pitch, const void* source, std::size_t source_pitch,
+                      std::size_t width, std::size_t height, int, void* stream) {
   const Call call;
   return copy_rows_on(destination, destination_pitch, source, source_pitch, width, height, stream, false);
 }
@@ -239,7 +239,8 @@ int cudaMemset2DAsync(void* destination, std::size_t pitch, int value, std::size
   const Call call;
   if (width != pitch && height > 1) {
     for (std::size_t row = 0; row + 1 < height; ++row)
-      if (const int error = fill_on(static_cast<char*>(destination) + row * pitch, value, width, stream, false)) return error;
+      if (const int error = fill_on(static_cast<char*>(destination) + row * pitch, value, width, stream, false))
+        return error;
     return fill_on(static_cast<char*>(destination) + (height - 1) * pitch, value, width, stream, false);
   }
   return fill_on(destination, value, width * height, stream, false);
@@ -327,7 +328,8 @@ int cudaMemPoolSetAttribute(void* pool, int attribute, void* value) {
   std::lock_guard lock(pools().mutex);
   Pool& self = *static_cast<Pool*>(pool);
   if (attribute < 1 || attribute > 8) return result(cudaErrorInvalidValue);
-  if (attribute < kReleaseThreshold) self.attributes[attribute - 1] = static_cast<std::uint64_t>(*static_cast<int*>(value));
+  if (attribute < kReleaseThreshold)
+    self.attributes[attribute - 1] = static_cast<std::uint64_t>(*static_cast<int*>(value));
   else if (attribute == kReleaseThreshold) self.attributes[3] = *static_cast<std::uint64_t*>(value);
   else self.high = self.used;  // only the high-water marks can be reset, to the present
   return cudaSuccess;
@@ -337,10 +339,14 @@ int cudaMemPoolGetAttribute(void* pool, int attribute, void* value) {
   std::lock_guard lock(pools().mutex);
   const Pool& self = *static_cast<Pool*>(pool);
   switch (attribute) {
-    case 1: case 2: case 3: *static_cast<int*>(value) = static_cast<int>(self.attributes[attribute - 1]); break;
+    case 1:
+    case 2:
+    case 3: *static_cast<int*>(value) = static_cast<int>(self.attributes[attribute - 1]); break;
     case 4: *static_cast<std::uint64_t*>(value) = self.attributes[3]; break;
-    case 5: case 7: *static_cast<std::uint64_t*>(value) = self.used; break;
-    case 6: case 8: *static_cast<std::uint64_t*>(value) = self.high; break;
+    case 5:
+    case 7: *static_cast<std::uint64_t*>(value) = self.used; break;
+    case 6:
+    case 8: *static_cast<std::uint64_t*>(value) = self.high; break;
     default: return result(cudaErrorInvalidValue);
   }
   return cudaSuccess;

@@ -28,9 +28,7 @@ struct LeadingDimensions {
   std::int64_t a, b;
 };
 
-bool valid_operation(Operation op) {
-  return op >= Operation::kNone && op <= Operation::kConjugateTranspose;
-}
+bool valid_operation(Operation op) { return op >= Operation::kNone && op <= Operation::kConjugateTranspose; }
 
 Status check_arguments(const Gemm& gemm, Operation op_a, Operation op_b, const LeadingDimensions& ld,
                        const Output& output) {
@@ -54,8 +52,8 @@ struct Types {
   ComputeType compute;
 };
 
-Status run_gemm(const CublasHandle* handle, const Shape& shape, const Types& types,
-                const LeadingDimensions& ld, const Output& output) {
+Status run_gemm(const CublasHandle* handle, const Shape& shape, const Types& types, const LeadingDimensions& ld,
+                const Output& output) {
   const Call call;
   if (find_cublas_handle(handle) == nullptr) return Status::kNotInitialized;
   Gemm gemm;
@@ -77,8 +75,8 @@ constexpr Types kComplex = same(DataType::kC32F, ComputeType::k32F);
 constexpr Types kDoubleComplex = same(DataType::kC64F, ComputeType::k64F);
 
 // y[m] = op(A) x[k]: a product with one column. A is rows x columns as stored.
-Status run_gemv(const CublasHandle* handle, Operation op, std::int64_t rows, std::int64_t columns,
-                std::int64_t lda, void* y, std::int64_t increment, const Types& types) {
+Status run_gemv(const CublasHandle* handle, Operation op, std::int64_t rows, std::int64_t columns, std::int64_t lda,
+                void* y, std::int64_t increment, const Types& types) {
   const bool transposed = op != Operation::kNone;
   const std::int64_t m = transposed ? columns : rows, k = transposed ? rows : columns;
   const std::int64_t one = 1;
@@ -250,9 +248,7 @@ Status cublasGetVersion_v2(CublasHandle*, int* version) {
 
 Status cublasGetProperty(int type, int* value) { return math::cublas_property(type, value); }
 
-std::size_t cublasGetCudartVersion() {
-  return static_cast<std::size_t>(maya::rank_config().driver_version);
-}
+std::size_t cublasGetCudartVersion() { return static_cast<std::size_t>(maya::rank_config().driver_version); }
 
 const char* cublasGetStatusName(Status status) { return math::status_name(status).data(); }
 
@@ -260,151 +256,135 @@ const char* cublasGetStatusString(Status status) { return math::status_string(st
 
 // ---- C = alpha op(A) op(B) + beta C ----
 
-Status cublasSgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const float*, const float*, int lda, const float*, int ldb, const float*, float* c,
-                      int ldc) {
+Status cublasSgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const float*,
+                      const float*, int lda, const float*, int ldb, const float*, float* c, int ldc) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kSingle, {lda, ldb}, {c, ldc});
 }
 
-Status cublasDgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const double*, const double*, int lda, const double*, int ldb, const double*,
-                      double* c, int ldc) {
+Status cublasDgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const double*,
+                      const double*, int lda, const double*, int ldb, const double*, double* c, int ldc) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kDouble, {lda, ldb}, {c, ldc});
 }
 
-Status cublasHgemm(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
-                   const void*, int lda, const void*, int ldb, const void*, void* c, int ldc) {
+Status cublasHgemm(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*, const void*,
+                   int lda, const void*, int ldb, const void*, void* c, int ldc) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kHalf, {lda, ldb}, {c, ldc});
 }
 
-Status cublasCgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
-                      int ldc) {
+Status cublasCgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                      const void*, int lda, const void*, int ldb, const void*, void* c, int ldc) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kComplex, {lda, ldb}, {c, ldc});
 }
 
-Status cublasZgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                      const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
-                      int ldc) {
+Status cublasZgemm_v2(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                      const void*, int lda, const void*, int ldb, const void*, void* c, int ldc) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k}, math::kDoubleComplex, {lda, ldb}, {c, ldc});
 }
 
-Status cublasSgemmEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                     const float*, const void*, DataType type_a, int lda, const void*, DataType type_b,
-                     int ldb, const float*, void* c, DataType type_c, int ldc) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, {type_a, type_b, type_c, ComputeType::k32F},
-                        {lda, ldb}, {c, ldc});
+Status cublasSgemmEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const float*,
+                     const void*, DataType type_a, int lda, const void*, DataType type_b, int ldb, const float*,
+                     void* c, DataType type_c, int ldc) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, {type_a, type_b, type_c, ComputeType::k32F}, {lda, ldb},
+                        {c, ldc});
 }
 
-Status cublasGemmEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
-                    const void*, DataType type_a, int lda, const void*, DataType type_b, int ldb,
-                    const void*, void* c, DataType type_c, int ldc, ComputeType compute, int) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k}, {type_a, type_b, type_c, compute}, {lda, ldb},
-                        {c, ldc});
+Status cublasGemmEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*, const void*,
+                    DataType type_a, int lda, const void*, DataType type_b, int ldb, const void*, void* c,
+                    DataType type_c, int ldc, ComputeType compute, int) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k}, {type_a, type_b, type_c, compute}, {lda, ldb}, {c, ldc});
 }
 
 // ---- batches of equal products, by stride or by arrays of pointers ----
 
 Status cublasSgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                                 const float*, const float*, int lda, long long, const float*, int ldb,
-                                 long long, const float*, float* c, int ldc, long long stride, int batch) {
+                                 const float*, const float*, int lda, long long, const float*, int ldb, long long,
+                                 const float*, float* c, int ldc, long long stride, int batch) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kSingle, {lda, ldb}, {c, ldc, stride});
 }
 
 Status cublasDgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                                 const double*, const double*, int lda, long long, const double*, int ldb,
-                                 long long, const double*, double* c, int ldc, long long stride,
-                                 int batch) {
+                                 const double*, const double*, int lda, long long, const double*, int ldb, long long,
+                                 const double*, double* c, int ldc, long long stride, int batch) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDouble, {lda, ldb}, {c, ldc, stride});
 }
 
-Status cublasHgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                                 const void*, const void*, int lda, long long, const void*, int ldb,
-                                 long long, const void*, void* c, int ldc, long long stride, int batch) {
+Status cublasHgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                                 const void*, int lda, long long, const void*, int ldb, long long, const void*, void* c,
+                                 int ldc, long long stride, int batch) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kHalf, {lda, ldb}, {c, ldc, stride});
 }
 
-Status cublasCgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                                 const void*, const void*, int lda, long long, const void*, int ldb,
-                                 long long, const void*, void* c, int ldc, long long stride, int batch) {
+Status cublasCgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                                 const void*, int lda, long long, const void*, int ldb, long long, const void*, void* c,
+                                 int ldc, long long stride, int batch) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kComplex, {lda, ldb}, {c, ldc, stride});
 }
 
-Status cublasZgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                                 const void*, const void*, int lda, long long, const void*, int ldb,
-                                 long long, const void*, void* c, int ldc, long long stride, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb},
-                        {c, ldc, stride});
+Status cublasZgemmStridedBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                                 const void*, int lda, long long, const void*, int ldb, long long, const void*, void* c,
+                                 int ldc, long long stride, int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb}, {c, ldc, stride});
 }
 
 Status cublasGemmStridedBatchedEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                                  const void*, const void*, DataType type_a, int lda, long long,
-                                  const void*, DataType type_b, int ldb, long long, const void*, void* c,
-                                  DataType type_c, int ldc, long long stride, int batch,
-                                  ComputeType compute, int) {
+                                  const void*, const void*, DataType type_a, int lda, long long, const void*,
+                                  DataType type_b, int ldb, long long, const void*, void* c, DataType type_c, int ldc,
+                                  long long stride, int batch, ComputeType compute, int) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, {type_a, type_b, type_c, compute}, {lda, ldb},
                         {c, ldc, stride});
 }
 
-Status cublasSgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const float*, const void*, int lda, const void*, int ldb, const float*, void* c,
-                          int ldc, int batch) {
+Status cublasSgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const float*,
+                          const void*, int lda, const void*, int ldb, const float*, void* c, int ldc, int batch) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kSingle, {lda, ldb}, {c, ldc, 0, true});
 }
 
-Status cublasDgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const double*, const void*, int lda, const void*, int ldb, const double*, void* c,
-                          int ldc, int batch) {
+Status cublasDgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const double*,
+                          const void*, int lda, const void*, int ldb, const double*, void* c, int ldc, int batch) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDouble, {lda, ldb}, {c, ldc, 0, true});
 }
 
-Status cublasHgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
-                          int ldc, int batch) {
+Status cublasHgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                          const void*, int lda, const void*, int ldb, const void*, void* c, int ldc, int batch) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kHalf, {lda, ldb}, {c, ldc, 0, true});
 }
 
-Status cublasCgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
-                          int ldc, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kComplex, {lda, ldb},
-                        {c, ldc, 0, true});
+Status cublasCgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                          const void*, int lda, const void*, int ldb, const void*, void* c, int ldc, int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kComplex, {lda, ldb}, {c, ldc, 0, true});
 }
 
-Status cublasZgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                          const void*, const void*, int lda, const void*, int ldb, const void*, void* c,
-                          int ldc, int batch) {
-  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb},
-                        {c, ldc, 0, true});
+Status cublasZgemmBatched(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                          const void*, int lda, const void*, int ldb, const void*, void* c, int ldc, int batch) {
+  return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, math::kDoubleComplex, {lda, ldb}, {c, ldc, 0, true});
 }
 
-Status cublasGemmBatchedEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k,
-                           const void*, const void*, DataType type_a, int lda, const void*, DataType type_b,
-                           int ldb, const void*, void* c, DataType type_c, int ldc, int batch,
-                           ComputeType compute, int) {
+Status cublasGemmBatchedEx(CublasHandle* handle, Operation op_a, Operation op_b, int m, int n, int k, const void*,
+                           const void*, DataType type_a, int lda, const void*, DataType type_b, int ldb, const void*,
+                           void* c, DataType type_c, int ldc, int batch, ComputeType compute, int) {
   return math::run_gemm(handle, {op_a, op_b, m, n, k, batch}, {type_a, type_b, type_c, compute}, {lda, ldb},
                         {c, ldc, 0, true});
 }
 
 // ---- y = alpha op(A) x + beta y ----
 
-Status cublasSgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const float*, const float*,
-                      int lda, const float*, int, const float*, float* y, int increment) {
+Status cublasSgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const float*, const float*, int lda,
+                      const float*, int, const float*, float* y, int increment) {
   return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kSingle);
 }
 
-Status cublasDgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const double*,
-                      const double*, int lda, const double*, int, const double*, double* y, int increment) {
+Status cublasDgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const double*, const double*, int lda,
+                      const double*, int, const double*, double* y, int increment) {
   return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kDouble);
 }
 
-Status cublasCgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const void*, const void*,
-                      int lda, const void*, int, const void*, void* y, int increment) {
+Status cublasCgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const void*, const void*, int lda,
+                      const void*, int, const void*, void* y, int increment) {
   return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kComplex);
 }
 
-Status cublasZgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const void*, const void*,
-                      int lda, const void*, int, const void*, void* y, int increment) {
+Status cublasZgemv_v2(CublasHandle* handle, Operation op, int rows, int columns, const void*, const void*, int lda,
+                      const void*, int, const void*, void* y, int increment) {
   return math::run_gemv(handle, op, rows, columns, lda, y, increment, math::kDoubleComplex);
 }
 
@@ -426,18 +406,16 @@ Status cublasCdotc_v2(CublasHandle* handle, int n, const void*, int, const void*
   return math::run_dot(handle, n, result, math::kComplex);
 }
 
-Status cublasZdotu_v2(CublasHandle* handle, int n, const void*, int, const void*, int,
-                      DoubleComplex* result) {
+Status cublasZdotu_v2(CublasHandle* handle, int n, const void*, int, const void*, int, DoubleComplex* result) {
   return math::run_dot(handle, n, result, math::kDoubleComplex);
 }
 
-Status cublasZdotc_v2(CublasHandle* handle, int n, const void*, int, const void*, int,
-                      DoubleComplex* result) {
+Status cublasZdotc_v2(CublasHandle* handle, int n, const void*, int, const void*, int, DoubleComplex* result) {
   return math::run_dot(handle, n, result, math::kDoubleComplex);
 }
 
-Status cublasDotEx(CublasHandle* handle, int n, const void*, DataType type_x, int, const void*,
-                   DataType type_y, int, void* result, DataType type_result, DataType) {
+Status cublasDotEx(CublasHandle* handle, int n, const void*, DataType type_x, int, const void*, DataType type_y, int,
+                   void* result, DataType type_result, DataType) {
   const math::Types types{type_x, type_y, type_result, ComputeType::k32F};
   switch (math::dtype_bytes(type_result)) {
     case 2: return math::run_dot(handle, n, static_cast<std::uint16_t*>(result), types);

@@ -101,39 +101,35 @@ Status cublasZtrsm_v2(const CublasHandle* handle, std::int32_t side, std::int32_
   return math::trsm(handle, DataType::kC64F, side, m, n, {b, ldb}, 1);
 }
 
-Status cublasStrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t,
-                          int m, int n, const void*, const void*, int, void* b, int ldb, int batch) {
+Status cublasStrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t, int m,
+                          int n, const void*, const void*, int, void* b, int ldb, int batch) {
   return math::trsm(handle, DataType::kR32F, side, m, n, {b, ldb, 0, true}, batch);
 }
-Status cublasDtrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t,
-                          int m, int n, const void*, const void*, int, void* b, int ldb, int batch) {
+Status cublasDtrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t, int m,
+                          int n, const void*, const void*, int, void* b, int ldb, int batch) {
   return math::trsm(handle, DataType::kR64F, side, m, n, {b, ldb, 0, true}, batch);
 }
-Status cublasCtrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t,
-                          int m, int n, const void*, const void*, int, void* b, int ldb, int batch) {
+Status cublasCtrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t, int m,
+                          int n, const void*, const void*, int, void* b, int ldb, int batch) {
   return math::trsm(handle, DataType::kC32F, side, m, n, {b, ldb, 0, true}, batch);
 }
-Status cublasZtrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t,
-                          int m, int n, const void*, const void*, int, void* b, int ldb, int batch) {
+Status cublasZtrsmBatched(const CublasHandle* handle, std::int32_t side, std::int32_t, Operation, std::int32_t, int m,
+                          int n, const void*, const void*, int, void* b, int ldb, int batch) {
   return math::trsm(handle, DataType::kC64F, side, m, n, {b, ldb, 0, true}, batch);
 }
 
 // ---- LU ----
 
-Status cublasSgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info,
-                           int batch) {
+Status cublasSgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info, int batch) {
   return math::getrf_batched(handle, DataType::kR32F, n, {a, lda, 0, true}, pivots, info, batch);
 }
-Status cublasDgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info,
-                           int batch) {
+Status cublasDgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info, int batch) {
   return math::getrf_batched(handle, DataType::kR64F, n, {a, lda, 0, true}, pivots, info, batch);
 }
-Status cublasCgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info,
-                           int batch) {
+Status cublasCgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info, int batch) {
   return math::getrf_batched(handle, DataType::kC32F, n, {a, lda, 0, true}, pivots, info, batch);
 }
-Status cublasZgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info,
-                           int batch) {
+Status cublasZgetrfBatched(const CublasHandle* handle, int n, void* a, int lda, int* pivots, int* info, int batch) {
   return math::getrf_batched(handle, DataType::kC64F, n, {a, lda, 0, true}, pivots, info, batch);
 }
 
@@ -173,21 +169,25 @@ Status cublasZgeqrfBatched(const CublasHandle* handle, int m, int n, void* a, in
   return math::geqrf_batched(handle, DataType::kC64F, m, n, {a, lda, 0, true}, tau, info, batch);
 }
 
-Status cublasSgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda,
-                          void* c, int ldc, int* info, int* infos, int batch) {
-  return math::gels_batched(handle, DataType::kR32F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos, batch);
+Status cublasSgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda, void* c,
+                          int ldc, int* info, int* infos, int batch) {
+  return math::gels_batched(handle, DataType::kR32F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos,
+                            batch);
 }
-Status cublasDgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda,
-                          void* c, int ldc, int* info, int* infos, int batch) {
-  return math::gels_batched(handle, DataType::kR64F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos, batch);
+Status cublasDgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda, void* c,
+                          int ldc, int* info, int* infos, int batch) {
+  return math::gels_batched(handle, DataType::kR64F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos,
+                            batch);
 }
-Status cublasCgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda,
-                          void* c, int ldc, int* info, int* infos, int batch) {
-  return math::gels_batched(handle, DataType::kC32F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos, batch);
+Status cublasCgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda, void* c,
+                          int ldc, int* info, int* infos, int batch) {
+  return math::gels_batched(handle, DataType::kC32F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos,
+                            batch);
 }
-Status cublasZgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda,
-                          void* c, int ldc, int* info, int* infos, int batch) {
-  return math::gels_batched(handle, DataType::kC64F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos, batch);
+Status cublasZgelsBatched(const CublasHandle* handle, Operation, int m, int n, int columns, void* a, int lda, void* c,
+                          int ldc, int* info, int* infos, int batch) {
+  return math::gels_batched(handle, DataType::kC64F, m, n, columns, {a, lda, 0, true}, {c, ldc, 0, true}, info, infos,
+                            batch);
 }
 
 }  // extern "C"

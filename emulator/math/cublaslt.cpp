@@ -64,8 +64,7 @@ Status set(Descriptor* descriptor, std::int32_t id, const void* value, std::size
 }
 
 template <class Descriptor>
-Status get(const Descriptor* descriptor, std::int32_t id, void* value, std::size_t bytes,
-           std::size_t* written) {
+Status get(const Descriptor* descriptor, std::int32_t id, void* value, std::size_t bytes, std::size_t* written) {
   if (!alive(descriptor)) return Status::kInvalidValue;
   const std::span object(reinterpret_cast<const std::byte*>(descriptor), descriptor->capacity);
   return get_attribute(Descriptor::attributes(), object, id, value, bytes, written);
@@ -90,8 +89,7 @@ Status plan(const MatmulDescriptor& matmul, const MatrixLayout& a_layout, const 
   Operand a = operand(a_layout, matmul.transpose_a), b = operand(b_layout, matmul.transpose_b);
   const Operand d = operand(d_layout, Operation::kNone);
   if (a.columns != b.rows || a.rows != d.rows || b.columns != d.columns) return Status::kInvalidValue;
-  if (a_layout.batch_count != d_layout.batch_count && a_layout.batch_count != 1)
-    return Status::kInvalidValue;
+  if (a_layout.batch_count != d_layout.batch_count && a_layout.batch_count != 1) return Status::kInvalidValue;
   gemm.m = d.rows, gemm.n = d.columns, gemm.k = a.columns, gemm.batch = d_layout.batch_count;
   gemm.a = a_layout.type, gemm.b = b_layout.type, gemm.c = d_layout.type;
   if (d.transposed) {
@@ -125,8 +123,8 @@ Status plan(const void* handle, const Problem& problem, Gemm& gemm) {
 // Thread blocks of the tile over the device's multiprocessors.
 float waves(const Gemm& gemm) {
   constexpr std::int64_t kTile = 128;
-  const std::int64_t tiles = ((gemm.m + kTile - 1) / kTile) * ((gemm.n + kTile - 1) / kTile) *
-                             std::max<std::int64_t>(gemm.batch, 1);
+  const std::int64_t tiles =
+      ((gemm.m + kTile - 1) / kTile) * ((gemm.n + kTile - 1) / kTile) * std::max<std::int64_t>(gemm.batch, 1);
   return static_cast<float>(tiles) / static_cast<float>(rank_config().multiprocessors);
 }
 
@@ -162,9 +160,7 @@ Status cublasLtDestroy(CublasLtHandle* handle) {
 
 std::size_t cublasLtGetVersion() { return static_cast<std::size_t>(math::cublas_version()); }
 
-std::size_t cublasLtGetCudartVersion() {
-  return static_cast<std::size_t>(maya::rank_config().driver_version);
-}
+std::size_t cublasLtGetCudartVersion() { return static_cast<std::size_t>(maya::rank_config().driver_version); }
 
 Status cublasLtGetProperty(int type, int* value) { return math::cublas_property(type, value); }
 
@@ -174,27 +170,25 @@ const char* cublasLtGetStatusString(Status status) { return math::status_string(
 
 // ---- descriptors ----
 
-Status cublasLtMatrixLayoutInit_internal(MatrixLayout* layout, std::size_t bytes, DataType type,
-                                         std::uint64_t rows, std::uint64_t columns, std::int64_t ld) {
+Status cublasLtMatrixLayoutInit_internal(MatrixLayout* layout, std::size_t bytes, DataType type, std::uint64_t rows,
+                                         std::uint64_t columns, std::int64_t ld) {
   const MatrixLayout value{.type = type, .rows = rows, .columns = columns, .leading_dimension = ld};
   return math::initialize(layout, bytes, sizeof(MatrixLayout), value);
 }
 
-Status cublasLtMatrixLayoutCreate(MatrixLayout** layout, DataType type, std::uint64_t rows,
-                                  std::uint64_t columns, std::int64_t ld) {
-  return math::create(
-      layout, MatrixLayout{.type = type, .rows = rows, .columns = columns, .leading_dimension = ld});
+Status cublasLtMatrixLayoutCreate(MatrixLayout** layout, DataType type, std::uint64_t rows, std::uint64_t columns,
+                                  std::int64_t ld) {
+  return math::create(layout, MatrixLayout{.type = type, .rows = rows, .columns = columns, .leading_dimension = ld});
 }
 
 Status cublasLtMatrixLayoutDestroy(MatrixLayout* layout) { return math::destroy(layout); }
 
-Status cublasLtMatrixLayoutSetAttribute(MatrixLayout* layout, std::int32_t id, const void* value,
-                                        std::size_t bytes) {
+Status cublasLtMatrixLayoutSetAttribute(MatrixLayout* layout, std::int32_t id, const void* value, std::size_t bytes) {
   return math::set(layout, id, value, bytes);
 }
 
-Status cublasLtMatrixLayoutGetAttribute(const MatrixLayout* layout, std::int32_t id, void* value,
-                                        std::size_t bytes, std::size_t* written) {
+Status cublasLtMatrixLayoutGetAttribute(const MatrixLayout* layout, std::int32_t id, void* value, std::size_t bytes,
+                                        std::size_t* written) {
   return math::get(layout, id, value, bytes, written);
 }
 
@@ -210,13 +204,12 @@ Status cublasLtMatmulDescCreate(MatmulDescriptor** matmul, ComputeType compute, 
 
 Status cublasLtMatmulDescDestroy(MatmulDescriptor* matmul) { return math::destroy(matmul); }
 
-Status cublasLtMatmulDescSetAttribute(MatmulDescriptor* matmul, std::int32_t id, const void* value,
-                                      std::size_t bytes) {
+Status cublasLtMatmulDescSetAttribute(MatmulDescriptor* matmul, std::int32_t id, const void* value, std::size_t bytes) {
   return math::set(matmul, id, value, bytes);
 }
 
-Status cublasLtMatmulDescGetAttribute(const MatmulDescriptor* matmul, std::int32_t id, void* value,
-                                      std::size_t bytes, std::size_t* written) {
+Status cublasLtMatmulDescGetAttribute(const MatmulDescriptor* matmul, std::int32_t id, void* value, std::size_t bytes,
+                                      std::size_t* written) {
   return math::get(matmul, id, value, bytes, written);
 }
 
@@ -230,46 +223,42 @@ Status cublasLtMatmulPreferenceCreate(MatmulPreference** preference) {
 
 Status cublasLtMatmulPreferenceDestroy(MatmulPreference* preference) { return math::destroy(preference); }
 
-Status cublasLtMatmulPreferenceSetAttribute(MatmulPreference* preference, std::int32_t id,
-                                            const void* value, std::size_t bytes) {
+Status cublasLtMatmulPreferenceSetAttribute(MatmulPreference* preference, std::int32_t id, const void* value,
+                                            std::size_t bytes) {
   return math::set(preference, id, value, bytes);
 }
 
-Status cublasLtMatmulPreferenceGetAttribute(const MatmulPreference* preference, std::int32_t id,
-                                            void* value, std::size_t bytes, std::size_t* written) {
+Status cublasLtMatmulPreferenceGetAttribute(const MatmulPreference* preference, std::int32_t id, void* value,
+                                            std::size_t bytes, std::size_t* written) {
   return math::get(preference, id, value, bytes, written);
 }
 
 Status cublasLtMatrixTransformDescInit_internal(TransformDescriptor* transform, std::size_t bytes,
                                                 std::int32_t scale_type) {
-  return math::initialize(transform, bytes, sizeof(TransformDescriptor),
-                          TransformDescriptor{.scale_type = scale_type});
+  return math::initialize(transform, bytes, sizeof(TransformDescriptor), TransformDescriptor{.scale_type = scale_type});
 }
 
 Status cublasLtMatrixTransformDescCreate(TransformDescriptor** transform, std::int32_t scale_type) {
   return math::create(transform, TransformDescriptor{.scale_type = scale_type});
 }
 
-Status cublasLtMatrixTransformDescDestroy(TransformDescriptor* transform) {
-  return math::destroy(transform);
-}
+Status cublasLtMatrixTransformDescDestroy(TransformDescriptor* transform) { return math::destroy(transform); }
 
-Status cublasLtMatrixTransformDescSetAttribute(TransformDescriptor* transform, std::int32_t id,
-                                               const void* value, std::size_t bytes) {
+Status cublasLtMatrixTransformDescSetAttribute(TransformDescriptor* transform, std::int32_t id, const void* value,
+                                               std::size_t bytes) {
   return math::set(transform, id, value, bytes);
 }
 
-Status cublasLtMatrixTransformDescGetAttribute(const TransformDescriptor* transform, std::int32_t id,
-                                               void* value, std::size_t bytes, std::size_t* written) {
+Status cublasLtMatrixTransformDescGetAttribute(const TransformDescriptor* transform, std::int32_t id, void* value,
+                                               std::size_t bytes, std::size_t* written) {
   return math::get(transform, id, value, bytes, written);
 }
 
 // ---- algorithms ----
 
-Status cublasLtMatmulAlgoGetHeuristic(const void* handle, const MatmulDescriptor* matmul,
-                                      const MatrixLayout* a, const MatrixLayout* b, const MatrixLayout* c,
-                                      const MatrixLayout* d, const MatmulPreference*, int requested,
-                                      HeuristicResult* results, int* returned) {
+Status cublasLtMatmulAlgoGetHeuristic(const void* handle, const MatmulDescriptor* matmul, const MatrixLayout* a,
+                                      const MatrixLayout* b, const MatrixLayout* c, const MatrixLayout* d,
+                                      const MatmulPreference*, int requested, HeuristicResult* results, int* returned) {
   const maya::Call call;
   if (requested <= 0 || results == nullptr || returned == nullptr) return Status::kInvalidValue;
   *returned = 0;
@@ -281,8 +270,8 @@ Status cublasLtMatmulAlgoGetHeuristic(const void* handle, const MatmulDescriptor
   return Status::kSuccess;
 }
 
-Status cublasLtMatmulAlgoGetIds(const void* handle, ComputeType, std::int32_t, DataType, DataType, DataType,
-                                DataType, int requested, int* ids, int* returned) {
+Status cublasLtMatmulAlgoGetIds(const void* handle, ComputeType, std::int32_t, DataType, DataType, DataType, DataType,
+                                int requested, int* ids, int* returned) {
   if (!math::is_lt_handle(handle)) return Status::kNotInitialized;
   if (requested <= 0 || ids == nullptr) return Status::kInvalidValue;
   ids[0] = MatmulAlgorithm{}.id;
@@ -290,8 +279,8 @@ Status cublasLtMatmulAlgoGetIds(const void* handle, ComputeType, std::int32_t, D
   return Status::kSuccess;
 }
 
-Status cublasLtMatmulAlgoInit(const void* handle, ComputeType, std::int32_t, DataType, DataType, DataType,
-                              DataType, int id, MatmulAlgorithm* algorithm) {
+Status cublasLtMatmulAlgoInit(const void* handle, ComputeType, std::int32_t, DataType, DataType, DataType, DataType,
+                              int id, MatmulAlgorithm* algorithm) {
   if (!math::is_lt_handle(handle)) return Status::kNotInitialized;
   if (algorithm == nullptr || id < 0) return Status::kInvalidValue;
   *algorithm = MatmulAlgorithm{.id = id};
@@ -313,23 +302,23 @@ Status cublasLtMatmulAlgoCheck(const void* handle, const MatmulDescriptor* matmu
 Status cublasLtMatmulAlgoConfigSetAttribute(MatmulAlgorithm* algorithm, std::int32_t id, const void* value,
                                             std::size_t bytes) {
   if (algorithm == nullptr) return Status::kInvalidValue;
-  return math::set_attribute(MatmulAlgorithm::attributes(), std::as_writable_bytes(std::span(algorithm, 1)),
-                             id, value, bytes);
+  return math::set_attribute(MatmulAlgorithm::attributes(), std::as_writable_bytes(std::span(algorithm, 1)), id, value,
+                             bytes);
 }
 
 Status cublasLtMatmulAlgoConfigGetAttribute(const MatmulAlgorithm* algorithm, std::int32_t id, void* value,
                                             std::size_t bytes, std::size_t* written) {
   if (algorithm == nullptr) return Status::kInvalidValue;
-  return math::get_attribute(MatmulAlgorithm::attributes(), std::as_bytes(std::span(algorithm, 1)), id,
-                             value, bytes, written);
+  return math::get_attribute(MatmulAlgorithm::attributes(), std::as_bytes(std::span(algorithm, 1)), id, value, bytes,
+                             written);
 }
 
 // ---- D = epilogue(alpha op(A) op(B) + beta C) ----
 
 Status cublasLtMatmul(const void* handle, const MatmulDescriptor* matmul, const void*, const void*,
                       const MatrixLayout* a, const void*, const MatrixLayout* b, const void*, const void*,
-                      const MatrixLayout* c, void* output, const MatrixLayout* d, const MatmulAlgorithm*,
-                      void*, std::size_t, void* stream) {
+                      const MatrixLayout* c, void* output, const MatrixLayout* d, const MatmulAlgorithm*, void*,
+                      std::size_t, void* stream) {
   const maya::Call call;
   Gemm gemm;
   const Status status = math::plan(handle, {matmul, a, b, c, d}, gemm);

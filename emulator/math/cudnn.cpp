@@ -26,13 +26,11 @@ using Pointer = std::shared_ptr<Descriptor>;
 
 // ---- attributes ----
 
-Status set(Descriptor& descriptor, std::int32_t name, std::int32_t type, std::int64_t count,
-           const void* values) {
+Status set(Descriptor& descriptor, std::int32_t name, std::int32_t type, std::int64_t count, const void* values) {
   if (count < 0 || (values == nullptr && count > 0)) return Status::kBadParamNullPointer;
   Descriptor::Value value{type, count, {}, {}};
   if (type == kDescriptorType) {
-    for (const void* handle :
-         std::span(static_cast<void* const*>(values), static_cast<std::size_t>(count))) {
+    for (const void* handle : std::span(static_cast<void* const*>(values), static_cast<std::size_t>(count))) {
       const DescriptorHandle* child = pool<DescriptorHandle>().find(handle);
       if (child == nullptr) return Status::kBadParam;
       value.children.push_back(child->descriptor);
@@ -54,8 +52,8 @@ void copy_children(const Descriptor::Value& value, std::int64_t room, void* valu
   }
 }
 
-Status get(const Descriptor& descriptor, std::int32_t name, std::int32_t type, std::int64_t room,
-           std::int64_t* count, void* values) {
+Status get(const Descriptor& descriptor, std::int32_t name, std::int32_t type, std::int64_t room, std::int64_t* count,
+           void* values) {
   const auto at = descriptor.attributes.find(name);
   if (at == descriptor.attributes.end()) {  // knobs, notes: there are none
     if (count != nullptr) *count = 0;
@@ -84,16 +82,14 @@ Status finalize(Descriptor& descriptor) {
       const auto engine = std::make_shared<Descriptor>(Descriptor{.kind = Kind::kEngine, .attributes = {}});
       engine->set_child(kEngineGraph, graph->second.children.front());
       finalize(*engine);
-      const auto config =
-          std::make_shared<Descriptor>(Descriptor{.kind = Kind::kEngineConfig, .attributes = {}});
+      const auto config = std::make_shared<Descriptor>(Descriptor{.kind = Kind::kEngineConfig, .attributes = {}});
       config->set_child(kConfigEngine, engine);
       finalize(*config);
       descriptor.set_child(kHeuristicsResults, config);
       break;
     }
     case Kind::kEngine:
-      if (descriptor.attributes.count(kEngineGlobalIndex) == 0)
-        descriptor.set_integer(kEngineGlobalIndex, kInt64, 0);
+      if (descriptor.attributes.count(kEngineGlobalIndex) == 0) descriptor.set_integer(kEngineGlobalIndex, kInt64, 0);
       break;
     case Kind::kEngineConfig:
       descriptor.set_integer(kConfigWorkspaceBytes, kInt64, 0);
@@ -152,14 +148,13 @@ std::string describe_convolution(const Descriptor& operation, const ConvolutionL
   if (sizes.size() < 3 || strides.size() != sizes.size() || taps.size() != sizes.size()) return {};
   const bool channels_last = strides[1] == 1 && sizes[1] > 1;
   std::ostringstream out;
-  out << R"("kind":"convolution","direction":")" << at.direction << R"(","input":)" << list(sizes)
-      << R"(,"filter":)" << list(taps) << R"(,"output":)" << list(output->integers(kTensorDimensions))
-      << R"(,"padding":)" << list(convolution->integers(kConvolutionPrePaddings)) << R"(,"stride":)"
+  out << R"("kind":"convolution","direction":")" << at.direction << R"(","input":)" << list(sizes) << R"(,"filter":)"
+      << list(taps) << R"(,"output":)" << list(output->integers(kTensorDimensions)) << R"(,"padding":)"
+      << list(convolution->integers(kConvolutionPrePaddings)) << R"(,"stride":)"
       << list(convolution->integers(kConvolutionStrides)) << R"(,"dilation":)"
       << list(convolution->integers(kConvolutionDilations)) << R"(,"groups":)"
-      << sizes[1] / std::max<std::int64_t>(taps[1], 1) << R"(,"dtype":")"
-      << dtype(input->enumerator(kTensorDataType)) << R"(","layout":")" << (channels_last ? "nhwc" : "nchw")
-      << '"';
+      << sizes[1] / std::max<std::int64_t>(taps[1], 1) << R"(,"dtype":")" << dtype(input->enumerator(kTensorDataType))
+      << R"(","layout":")" << (channels_last ? "nhwc" : "nchw") << '"';
   return out.str();
 }
 
@@ -202,16 +197,15 @@ std::int64_t bytes_of(const Descriptor& graph) {
 std::string attention_name(const Descriptor& graph) {
   const auto operations = operations_of(graph);
   const auto count = [&](Kind kind) {
-    return std::ranges::count_if(operations,
-                                 [&](const auto& operation) { return operation->kind == kind; });
+    return std::ranges::count_if(operations, [&](const auto& operation) { return operation->kind == kind; });
   };
   const bool backward = count(Kind::kAttentionBackward) > 0 || count(Kind::kMatmul) > 3;
   const bool forward = count(Kind::kAttentionForward) > 0 || count(Kind::kMatmul) == 2;
   if (!backward && !forward) return {};
   const RankConfig& device = rank_config();
   // cuDNN 9's own name for these kernels, without the tile sizes that its heuristics choose.
-  return "cudnn_generated_fort_native_sdpa_sm" + std::to_string(device.major * 10 + device.minor) +
-         "_flash_" + (backward ? "bprop" : "fprop");
+  return "cudnn_generated_fort_native_sdpa_sm" + std::to_string(device.major * 10 + device.minor) + "_flash_" +
+         (backward ? "bprop" : "fprop");
 }
 
 struct AttentionShape {
@@ -264,8 +258,7 @@ std::string describe_kernel(const Descriptor& graph) {
   std::string name = attention;
   if (name.empty()) {
     name = "cudnn_graph";
-    for (const auto& operation : operations_of(graph))
-      name += "_" + std::to_string(static_cast<int>(operation->kind));
+    for (const auto& operation : operations_of(graph)) name += "_" + std::to_string(static_cast<int>(operation->kind));
   }
   const AttentionShape shape = attention.empty() ? AttentionShape{} : attention_shape(graph);
   const auto grid = shape.batch > 0 ? list({(shape.queries + 127) / 128, shape.heads, shape.batch}) : "[1,1,1]";
@@ -376,9 +369,7 @@ extern "C" {
 
 // ---- handles ----
 
-Status cudnnCreate(Handle** handle) {
-  return cudnn::create(handle);
-}
+Status cudnnCreate(Handle** handle) { return cudnn::create(handle); }
 
 Status cudnnDestroy(Handle* handle) {
   return cudnn::pool<Handle>().destroy(handle) ? Status::kSuccess : Status::kNotInitialized;
@@ -424,19 +415,18 @@ Status cudnnBackendFinalize(DescriptorHandle* descriptor) {
   return with_descriptor(descriptor, [](Descriptor& content) { return cudnn::finalize(content); });
 }
 
-Status cudnnBackendSetAttribute(DescriptorHandle* descriptor, std::int32_t name, std::int32_t type,
-                                std::int64_t count, const void* values) {
+Status cudnnBackendSetAttribute(DescriptorHandle* descriptor, std::int32_t name, std::int32_t type, std::int64_t count,
+                                const void* values) {
   const Call call;
-  return with_descriptor(
-      descriptor, [&](Descriptor& content) { return cudnn::set(content, name, type, count, values); });
+  return with_descriptor(descriptor,
+                         [&](Descriptor& content) { return cudnn::set(content, name, type, count, values); });
 }
 
-Status cudnnBackendGetAttribute(DescriptorHandle* descriptor, std::int32_t name, std::int32_t type,
-                                std::int64_t room, std::int64_t* count, void* values) {
+Status cudnnBackendGetAttribute(DescriptorHandle* descriptor, std::int32_t name, std::int32_t type, std::int64_t room,
+                                std::int64_t* count, void* values) {
   const Call call;
-  return with_descriptor(descriptor, [&](Descriptor& content) {
-    return cudnn::get(content, name, type, room, count, values);
-  });
+  return with_descriptor(descriptor,
+                         [&](Descriptor& content) { return cudnn::get(content, name, type, room, count, values); });
 }
 
 Status cudnnBackendExecute(Handle* handle, DescriptorHandle* plan, DescriptorHandle* pack) {

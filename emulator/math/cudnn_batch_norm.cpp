@@ -15,8 +15,8 @@ namespace {
 
 // Normalisation is bound by memory: `read` and `written` are passed over once each. Its statistics take a
 // second look at the input, which the kernels find in cache where it fits.
-Status record_pass(const Handle* handle, const char* name, std::span<const Tensor* const> read,
-                   const Tensor* written, void* output) {
+Status record_pass(const Handle* handle, const char* name, std::span<const Tensor* const> read, const Tensor* written,
+                   void* output) {
   const Call call;
   const Handle* live = find_handle(handle);
   if (live == nullptr) return Status::kNotInitialized;
@@ -50,21 +50,20 @@ extern "C" {
 
 // ---- sizes: nothing is kept between forward and backward but the statistics ----
 
-Status cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(const Handle*, int, int, const Tensor*,
-                                                                const Tensor*, const Tensor*, const Tensor*,
-                                                                const void*, std::size_t* bytes) {
+Status cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(const Handle*, int, int, const Tensor*, const Tensor*,
+                                                                const Tensor*, const Tensor*, const void*,
+                                                                std::size_t* bytes) {
   return cudnn::no_bytes(bytes);
 }
 
-Status cudnnGetBatchNormalizationBackwardExWorkspaceSize(const Handle*, int, int, const Tensor*,
-                                                         const Tensor*, const Tensor*, const Tensor*,
-                                                         const Tensor*, const Tensor*, const void*,
-                                                         std::size_t* bytes) {
+Status cudnnGetBatchNormalizationBackwardExWorkspaceSize(const Handle*, int, int, const Tensor*, const Tensor*,
+                                                         const Tensor*, const Tensor*, const Tensor*, const Tensor*,
+                                                         const void*, std::size_t* bytes) {
   return cudnn::no_bytes(bytes);
 }
 
-Status cudnnGetBatchNormalizationTrainingExReserveSpaceSize(const Handle*, int, int, const void*,
-                                                            const Tensor*, std::size_t* bytes) {
+Status cudnnGetBatchNormalizationTrainingExReserveSpaceSize(const Handle*, int, int, const void*, const Tensor*,
+                                                            std::size_t* bytes) {
   return cudnn::no_bytes(bytes);
 }
 
@@ -72,27 +71,25 @@ Status cudnnGetBatchNormalizationTrainingExReserveSpaceSize(const Handle*, int, 
 
 Status cudnnBatchNormalizationForwardTrainingEx(const Handle* handle, int, int, const void*, const void*,
                                                 const Tensor* x, const void*, const Tensor* z, const void*,
-                                                const Tensor* y, void* output, const Tensor*, const void*,
-                                                const void*, double, void*, void*, double, void*, void*,
-                                                const void*, void*, std::size_t, void*, std::size_t) {
+                                                const Tensor* y, void* output, const Tensor*, const void*, const void*,
+                                                double, void*, void*, double, void*, void*, const void*, void*,
+                                                std::size_t, void*, std::size_t) {
   const std::array<const Tensor*, 2> read{x, z};
-  return cudnn::record_pass(handle, "cudnn::bn_fw_tr_1C11_kernel",
-                            std::span(read).first(z == nullptr ? 1 : 2), y, output);
+  return cudnn::record_pass(handle, "cudnn::bn_fw_tr_1C11_kernel", std::span(read).first(z == nullptr ? 1 : 2), y,
+                            output);
 }
 
-Status cudnnBatchNormalizationForwardInference(const Handle* handle, int, const void*, const void*,
-                                               const Tensor* x, const void*, const Tensor* y, void* output,
-                                               const Tensor*, const void*, const void*, const void*,
-                                               const void*, double) {
+Status cudnnBatchNormalizationForwardInference(const Handle* handle, int, const void*, const void*, const Tensor* x,
+                                               const void*, const Tensor* y, void* output, const Tensor*, const void*,
+                                               const void*, const void*, const void*, double) {
   const std::array<const Tensor*, 1> read{x};
   return cudnn::record_pass(handle, "cudnn::bn_fw_inf_1C11_kernel", read, y, output);
 }
 
-Status cudnnBatchNormalizationBackwardEx(const Handle* handle, int, int, const void*, const void*,
-                                         const void*, const void*, const Tensor* x, const void*,
-                                         const Tensor*, const void*, const Tensor* dy, const void*,
-                                         const Tensor*, void*, const Tensor* dx, void* output,
-                                         const Tensor*, const void*, const void*, void*, void*, double,
+Status cudnnBatchNormalizationBackwardEx(const Handle* handle, int, int, const void*, const void*, const void*,
+                                         const void*, const Tensor* x, const void*, const Tensor*, const void*,
+                                         const Tensor* dy, const void*, const Tensor*, void*, const Tensor* dx,
+                                         void* output, const Tensor*, const void*, const void*, void*, void*, double,
                                          const void*, const void*, const void*, void*, std::size_t, void*,
                                          std::size_t) {
   const std::array<const Tensor*, 2> read{x, dy};

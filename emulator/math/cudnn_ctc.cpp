@@ -114,9 +114,9 @@ Status cudnnGetCTCLossWorkspaceSize(const Handle*, const Tensor* probabilities, 
   return cudnn::workspace(probabilities, cudnn::longest(label_lengths, probabilities->sizes[1]), bytes);
 }
 
-Status cudnnCTCLoss(const Handle* handle, const Tensor* probabilities, const void*, const int*, const int* label_lengths,
-                    const int*, void* costs, const Tensor*, void* gradients, std::int32_t, const CtcLoss*, void*,
-                    std::size_t) {
+Status cudnnCTCLoss(const Handle* handle, const Tensor* probabilities, const void*, const int*,
+                    const int* label_lengths, const int*, void* costs, const Tensor*, void* gradients, std::int32_t,
+                    const CtcLoss*, void*, std::size_t) {
   const Call call;
   if (cudnn::find_tensor(probabilities) == nullptr) return Status::kBadParam;
   return cudnn::run(handle, probabilities, cudnn::longest(label_lengths, probabilities->sizes[1]), costs, gradients);
@@ -130,9 +130,9 @@ Status cudnnGetCTCLossWorkspaceSize_v8(const Handle*, std::int32_t, const CtcLos
   return cudnn::workspace(probabilities, loss->longest_label, bytes);
 }
 
-Status cudnnCTCLoss_v8(const Handle* handle, std::int32_t, const CtcLoss* loss, const Tensor* probabilities, const void*,
-                       const int*, const int* label_lengths, const int*, void* costs, const Tensor*, void* gradients,
-                       std::size_t, void*) {
+Status cudnnCTCLoss_v8(const Handle* handle, std::int32_t, const CtcLoss* loss, const Tensor* probabilities,
+                       const void*, const int*, const int* label_lengths, const int*, void* costs, const Tensor*,
+                       void* gradients, std::size_t, void*) {
   const Call call;
   if (cudnn::find_ctc_loss(loss) == nullptr || cudnn::find_tensor(probabilities) == nullptr) return Status::kBadParam;
   const int sequences = probabilities->sizes[1];

@@ -38,8 +38,7 @@ std::int32_t Descriptor::enumerator(std::int32_t attribute) const {
 
 const Descriptor* Descriptor::child(std::int32_t attribute) const {
   const auto at = attributes.find(attribute);
-  return at == attributes.end() || at->second.children.empty() ? nullptr
-                                                               : at->second.children.front().get();
+  return at == attributes.end() || at->second.children.empty() ? nullptr : at->second.children.front().get();
 }
 
 void Descriptor::set_integer(std::int32_t attribute, std::int32_t type, std::int64_t value) {

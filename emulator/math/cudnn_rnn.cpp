@@ -46,7 +46,8 @@ Place matrix_place(const Recurrent& layers, int pseudo_layer, int gate) {
 Place bias_place(const Recurrent& layers, int pseudo_layer, int gate) {
   const int gates = layers.gates(), biases = layers.biases();
   const bool of_input = gate < gates;
-  const bool there = gate < 2 * gates && (biases == 2 || (biases == 1 && of_input == (layers.bias == RecurrentBias::kInput)));
+  const bool there =
+      gate < 2 * gates && (biases == 2 || (biases == 1 && of_input == (layers.bias == RecurrentBias::kInput)));
   Place place{.rows = layers.hidden, .columns = there ? 1 : 0};
   for (int each = 0; each < layers.layers * layers.directions; ++each)
     place.offset += layers.matrix_elements(each / layers.directions);
@@ -63,10 +64,8 @@ void tell(const Place& place, std::int32_t type, const void* weights, Tensor* te
     *address = there ? reinterpret_cast<void*>(start + bytes) : nullptr;
   }
   if (find_tensor(tensor) == nullptr) return;
-  if (there)
-    tensor->set_contiguous(type, {1, static_cast<int>(place.rows), static_cast<int>(place.columns)});
-  else
-    *tensor = Tensor{};
+  if (there) tensor->set_contiguous(type, {1, static_cast<int>(place.rows), static_cast<int>(place.columns)});
+  else *tensor = Tensor{};
 }
 
 }  // namespace
@@ -121,8 +120,8 @@ Status cudnnDropoutGetStatesSize(const Handle*, std::size_t* bytes) {
   return Status::kSuccess;
 }
 
-Status cudnnSetDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void* states,
-                                 std::size_t bytes, unsigned long long) {
+Status cudnnSetDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void* states, std::size_t bytes,
+                                 unsigned long long) {
   const Call call;
   if (states != nullptr) maya::values::forget(states, bytes);
   return cudnn::set_dropout(dropout, probability);
@@ -138,11 +137,10 @@ Status cudnnRestoreDropoutDescriptor(Dropout* dropout, const Handle*, float prob
 Status cudnnCreateRNNDescriptor(Recurrent** layers) { return cudnn::create(layers); }
 Status cudnnDestroyRNNDescriptor(Recurrent* layers) { return cudnn::destroy(layers); }
 
-Status cudnnSetRNNDescriptor_v8(Recurrent* layers, std::int32_t algorithm, cudnn::Cell cell,
-                                cudnn::RecurrentBias bias, std::int32_t direction, std::int32_t input_mode,
-                                std::int32_t type, std::int32_t, std::int32_t math_type, std::int32_t input,
-                                std::int32_t hidden, std::int32_t projection, std::int32_t count,
-                                const Dropout* dropout, std::uint32_t) {
+Status cudnnSetRNNDescriptor_v8(Recurrent* layers, std::int32_t algorithm, cudnn::Cell cell, cudnn::RecurrentBias bias,
+                                std::int32_t direction, std::int32_t input_mode, std::int32_t type, std::int32_t,
+                                std::int32_t math_type, std::int32_t input, std::int32_t hidden,
+                                std::int32_t projection, std::int32_t count, const Dropout* dropout, std::uint32_t) {
   constexpr std::int32_t kSkipInput = 1;
   if (cudnn::find_recurrent(layers) == nullptr || hidden <= 0 || input <= 0 || count <= 0) return Status::kBadParam;
   if (input_mode == kSkipInput) {
@@ -171,7 +169,8 @@ Status cudnnSetRNNDataDescriptor(Sequences* data, std::int32_t type, std::int32_
                                  int width, const int* lengths, const void*) {
   if (cudnn::find_sequences(data) == nullptr || longest < 0 || batch < 0) return Status::kBadParam;
   if (lengths == nullptr) return Status::kBadParamNullPointer;
-  *data = Sequences{.type = type, .layout = layout, .longest = longest, .width = width, .lengths = {lengths, lengths + batch}};
+  *data = Sequences{
+      .type = type, .layout = layout, .longest = longest, .width = width, .lengths = {lengths, lengths + batch}};
   return Status::kSuccess;
 }
 
@@ -198,8 +197,8 @@ Status cudnnGetRNNWeightParams(const Handle*, const Recurrent* layers, std::int3
   return Status::kSuccess;
 }
 
-// cuDNN does not say what it keeps. The backward pass needs the gates and the state of each token and layer, the outputs
-// of the inner layers and what dropout let through; while a layer runs, its input's products are at hand.
+// cuDNN does not say what it keeps. The backward pass needs the gates and the state of each token and layer, the
+// outputs of the inner layers and what dropout let through; while a layer runs, its input's products are at hand.
 Status cudnnGetRNNTempSpaceSizes(const Handle*, const Recurrent* layers, std::int32_t mode, const Sequences* input,
                                  std::size_t* workspace, std::size_t* reserve) {
   constexpr std::int32_t kTraining = 1;

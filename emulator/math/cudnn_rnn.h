@@ -6,7 +6,7 @@
 
 namespace maya::math::cudnn {
 
-enum class Cell : std::int32_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };            // cudnnRNNMode_t
+enum class Cell : std::int32_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };               // cudnnRNNMode_t
 enum class RecurrentBias : std::int32_t { kNone = 0, kInput = 1, kBoth = 2, kHidden = 3 };  // cudnnRNNBiasMode_t
 
 // A cudnnDropoutDescriptor_t.
@@ -49,8 +49,8 @@ struct Sequences {
   std::vector<int> lengths;  // [batch]
 
   bool packed() const { return layout == 1; }
-  std::int64_t tokens() const;  // without padding
-  std::int64_t elements() const;  // of the tensor: with it, unless packed
+  std::int64_t tokens() const;              // without padding
+  std::int64_t elements() const;            // of the tensor: with it, unless packed
   std::vector<std::int64_t> alive() const;  // [longest] sequences that reach each step
 };
 

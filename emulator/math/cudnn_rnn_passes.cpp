@@ -180,11 +180,10 @@ Status cudnnRNNForward(const Handle* handle, const Recurrent* layers, std::int32
   });
 }
 
-Status cudnnRNNBackwardData_v8(const Handle* handle, const Recurrent* layers, const std::int32_t*,
-                               const Sequences*, const void*, const void*, const Sequences* input, void* dx,
-                               const Tensor* states, const void*, const void*, void* dhx, const Tensor* cells,
-                               const void*, const void*, void* dcx, std::size_t, const void*, std::size_t, void*,
-                               std::size_t, void*) {
+Status cudnnRNNBackwardData_v8(const Handle* handle, const Recurrent* layers, const std::int32_t*, const Sequences*,
+                               const void*, const void*, const Sequences* input, void* dx, const Tensor* states,
+                               const void*, const void*, void* dhx, const Tensor* cells, const void*, const void*,
+                               void* dcx, std::size_t, const void*, std::size_t, void*, std::size_t, void*) {
   const Call call;
   return cudnn::with_pass(handle, layers, input, [&](const cudnn::Pass& pass) {
     pass.backward_data();

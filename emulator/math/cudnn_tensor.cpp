@@ -37,10 +37,8 @@ extern "C" {
 Status cudnnCreateTensorDescriptor(Tensor** tensor) { return cudnn::create(tensor); }
 Status cudnnDestroyTensorDescriptor(Tensor* tensor) { return cudnn::destroy(tensor); }
 
-Status cudnnSetTensorNdDescriptor(Tensor* tensor, std::int32_t type, int rank, const int* sizes,
-                                  const int* strides) {
-  if (cudnn::find_tensor(tensor) == nullptr || rank < 0 || rank > cudnn::kMostDimensions)
-    return Status::kBadParam;
+Status cudnnSetTensorNdDescriptor(Tensor* tensor, std::int32_t type, int rank, const int* sizes, const int* strides) {
+  if (cudnn::find_tensor(tensor) == nullptr || rank < 0 || rank > cudnn::kMostDimensions) return Status::kBadParam;
   if (sizes == nullptr || strides == nullptr) return Status::kBadParamNullPointer;
   tensor->type = type;
   tensor->rank = rank;

@@ -88,7 +88,8 @@ bool has_large_prime(std::int64_t size) {
 int passes(std::int64_t size) {
   constexpr std::int64_t kOnChip = 8192;
   // Bluestein's algorithm: two transforms of at least twice the length and a product between them.
-  if (has_large_prime(size)) return 4 * passes(static_cast<std::int64_t>(std::bit_ceil(2 * static_cast<std::uint64_t>(size)))) + 2;
+  if (has_large_prime(size))
+    return 4 * passes(static_cast<std::int64_t>(std::bit_ceil(2 * static_cast<std::uint64_t>(size)))) + 2;
   int count = 1;
   for (std::int64_t left = size; left > kOnChip; left = (left + kOnChip - 1) / kOnChip) ++count;
   return count;
@@ -100,7 +101,8 @@ int passes(const Plan& plan) {
   return std::max(count, 1);
 }
 
-// The first pass reads the input, the last one writes the output; what lies between them is as large as the complex side.
+// The first pass reads the input, the last one writes the output; what lies between them is as large as the complex
+// side.
 void run(const Plan& plan, void* to) {
   const std::size_t whole = std::max(plan.bytes(plan.input), plan.bytes(plan.output));
   std::string shape;
@@ -109,8 +111,8 @@ void run(const Plan& plan, void* to) {
   for (int pass = 0; pass < count; ++pass) {
     const std::size_t read = pass == 0 ? plan.bytes(plan.input) : whole;
     const std::size_t written = pass == count - 1 ? plan.bytes(plan.output) : whole;
-    const std::string name = "cufft_" + std::string(dtype_name(plan.input)) + "_" + std::string(dtype_name(plan.output)) +
-                             "_" + shape + "_pass" + std::to_string(pass + 1);
+    const std::string name = "cufft_" + std::string(dtype_name(plan.input)) + "_" +
+                             std::string(dtype_name(plan.output)) + "_" + shape + "_pass" + std::to_string(pass + 1);
     constexpr int kThreads = 256, kElementsABlock = 1024;
     const std::int64_t blocks = std::max<std::int64_t>(plan.elements(plan.output) / kElementsABlock, 1);
     record_memory_bound(name, blocks, kThreads, static_cast<std::int64_t>(read + written), plan.stream);

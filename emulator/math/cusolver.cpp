@@ -1,6 +1,6 @@
 // cuSOLVER: handles, and its dense factorisations and solves, as torch.linalg calls them. Prototypes: cusolverDn.h of
-// CUDA 12 and 13, which agree on the functions here. The sizes of workspaces (..._bufferSize) do not depend on the type:
-// those of D, C and Z are aliases of S.
+// CUDA 12 and 13, which agree on the functions here. The sizes of workspaces (..._bufferSize) do not depend on the
+// type: those of D, C and Z are aliases of S.
 #include "math/cusolver.h"
 
 #include <algorithm>
@@ -51,21 +51,22 @@ Status potrf_batched(const Handle* handle, DataType type, std::int64_t n, void* 
 
 Status solve(const Handle* handle, Routine routine, DataType type, std::int64_t n, std::int64_t columns, void* b,
              std::int64_t ldb, int* info) {
-  return run(handle, {.routine = routine, .type = type, .m = n, .n = n, .k = columns}, {matrix(b, n, columns, ldb, type)},
-             info);
+  return run(handle, {.routine = routine, .type = type, .m = n, .n = n, .k = columns},
+             {matrix(b, n, columns, ldb, type)}, info);
 }
 
 // One `info` for the whole batch.
 Status potrs_batched(const Handle* handle, DataType type, std::int64_t n, std::int64_t columns, void* b,
                      std::int64_t ldb, int* info, std::int64_t batch) {
-  const Lapack work{.routine = Routine::kPotrs, .type = type, .m = n, .n = n, .k = columns, .batch = batch, .batched = 1};
+  const Lapack work{
+      .routine = Routine::kPotrs, .type = type, .m = n, .n = n, .k = columns, .batch = batch, .batched = 1};
   if (info != nullptr) *info = 0;
   return run(handle, work, {{{b, ldb, 0, true}, n, columns, type}}, nullptr);
 }
 
 // No pivots are asked for: none are written.
-Status getrf(const Handle* handle, DataType type, std::int64_t m, std::int64_t n, void* a, std::int64_t lda, int* pivots,
-             int* info) {
+Status getrf(const Handle* handle, DataType type, std::int64_t m, std::int64_t n, void* a, std::int64_t lda,
+             int* pivots, int* info) {
   return run(handle, {.routine = Routine::kGetrf, .type = type, .m = m, .n = n},
              {matrix(a, m, n, lda, type), vector(pivots, std::min(m, n), DataType::kR32I)}, info);
 }
@@ -149,8 +150,7 @@ Status cusolverDnZgeqrf(const Handle* handle, int m, int n, void* a, int lda, vo
 
 // ---- Q itself, and Q times a matrix ----
 
-Status cusolverDnSorgqr_bufferSize(const Handle*, int m, int n, int, const void*, int, const void*,
-                                   int* elements) {
+Status cusolverDnSorgqr_bufferSize(const Handle*, int m, int n, int, const void*, int, const void*, int* elements) {
   return answer(elements, cusolver::panel_elements(m, n));
 }
 
@@ -242,20 +242,20 @@ Status cusolverDnZpotrs(const Handle* handle, std::int32_t, int n, int columns, 
   return cusolver::solve(handle, Routine::kPotrs, DataType::kC64F, n, columns, b, ldb, info);
 }
 
-Status cusolverDnSpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b,
-                               int ldb, int* info, int batch) {
+Status cusolverDnSpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b, int ldb,
+                               int* info, int batch) {
   return cusolver::potrs_batched(handle, DataType::kR32F, n, columns, b, ldb, info, batch);
 }
-Status cusolverDnDpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b,
-                               int ldb, int* info, int batch) {
+Status cusolverDnDpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b, int ldb,
+                               int* info, int batch) {
   return cusolver::potrs_batched(handle, DataType::kR64F, n, columns, b, ldb, info, batch);
 }
-Status cusolverDnCpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b,
-                               int ldb, int* info, int batch) {
+Status cusolverDnCpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b, int ldb,
+                               int* info, int batch) {
   return cusolver::potrs_batched(handle, DataType::kC32F, n, columns, b, ldb, info, batch);
 }
-Status cusolverDnZpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b,
-                               int ldb, int* info, int batch) {
+Status cusolverDnZpotrsBatched(const Handle* handle, std::int32_t, int n, int columns, void*, int, void* b, int ldb,
+                               int* info, int batch) {
   return cusolver::potrs_batched(handle, DataType::kC64F, n, columns, b, ldb, info, batch);
 }
 

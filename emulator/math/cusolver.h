@@ -30,8 +30,9 @@ inline Written vector(void* data, std::int64_t elements, DataType type, std::int
   return matrix(data, elements, 1, elements, type, stride);
 }
 
-// What a ..._bufferSize call answers: elements of the typed interface, bytes of the generic one. cuSOLVER does not say how
-// much it takes; these are LAPACK's own workspaces, blocked as below, and a copy where a routine writes beside its input.
+// What a ..._bufferSize call answers: elements of the typed interface, bytes of the generic one. cuSOLVER does not say
+// how much it takes; these are LAPACK's own workspaces, blocked as below, and a copy where a routine writes beside its
+// input.
 Status answer(int* elements, std::int64_t wanted);
 Status answer(std::size_t* on_device, std::size_t* on_host, std::int64_t wanted, DataType type);
 

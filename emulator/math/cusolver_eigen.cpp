@@ -126,20 +126,20 @@ Status cusolverDnSsyevd_bufferSize(const Handle*, std::int32_t, std::int32_t, in
   return answer(elements, cusolver::syevd_elements(n));
 }
 
-Status cusolverDnSsyevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info) {
+Status cusolverDnSsyevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info) {
   return cusolver::symmetric(handle, Routine::kSyevd, DataType::kR32F, {vectors, n, a, lda, values}, info);
 }
-Status cusolverDnDsyevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info) {
+Status cusolverDnDsyevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info) {
   return cusolver::symmetric(handle, Routine::kSyevd, DataType::kR64F, {vectors, n, a, lda, values}, info);
 }
-Status cusolverDnCheevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info) {
+Status cusolverDnCheevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info) {
   return cusolver::symmetric(handle, Routine::kSyevd, DataType::kC32F, {vectors, n, a, lda, values}, info);
 }
-Status cusolverDnZheevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info) {
+Status cusolverDnZheevd(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info) {
   return cusolver::symmetric(handle, Routine::kSyevd, DataType::kC64F, {vectors, n, a, lda, values}, info);
 }
 
@@ -148,20 +148,20 @@ Status cusolverDnSsyevj_bufferSize(const Handle*, std::int32_t, std::int32_t, in
   return answer(elements, cusolver::syevd_elements(n));
 }
 
-Status cusolverDnSsyevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info, void*) {
+Status cusolverDnSsyevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info, void*) {
   return cusolver::symmetric(handle, Routine::kSyevj, DataType::kR32F, {vectors, n, a, lda, values}, info);
 }
-Status cusolverDnDsyevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info, void*) {
+Status cusolverDnDsyevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info, void*) {
   return cusolver::symmetric(handle, Routine::kSyevj, DataType::kR64F, {vectors, n, a, lda, values}, info);
 }
-Status cusolverDnCheevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info, void*) {
+Status cusolverDnCheevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info, void*) {
   return cusolver::symmetric(handle, Routine::kSyevj, DataType::kC32F, {vectors, n, a, lda, values}, info);
 }
-Status cusolverDnZheevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda,
-                        void* values, void*, int, int* info, void*) {
+Status cusolverDnZheevj(const Handle* handle, std::int32_t vectors, std::int32_t, int n, void* a, int lda, void* values,
+                        void*, int, int* info, void*) {
   return cusolver::symmetric(handle, Routine::kSyevj, DataType::kC64F, {vectors, n, a, lda, values}, info);
 }
 
@@ -193,20 +193,20 @@ Status cusolverDnSgesvd_bufferSize(const Handle*, int m, int n, int* elements) {
   return answer(elements, cusolver::gesvd_elements(m, n));
 }
 
-Status cusolverDnSgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda,
-                        void* s, void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
+Status cusolverDnSgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda, void* s,
+                        void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
   return cusolver::gesvd(handle, DataType::kR32F, {job_u, m, n, a, lda, s, u, ldu, vt, ldvt}, info);
 }
-Status cusolverDnDgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda,
-                        void* s, void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
+Status cusolverDnDgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda, void* s,
+                        void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
   return cusolver::gesvd(handle, DataType::kR64F, {job_u, m, n, a, lda, s, u, ldu, vt, ldvt}, info);
 }
-Status cusolverDnCgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda,
-                        void* s, void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
+Status cusolverDnCgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda, void* s,
+                        void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
   return cusolver::gesvd(handle, DataType::kC32F, {job_u, m, n, a, lda, s, u, ldu, vt, ldvt}, info);
 }
-Status cusolverDnZgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda,
-                        void* s, void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
+Status cusolverDnZgesvd(const Handle* handle, signed char job_u, signed char, int m, int n, void* a, int lda, void* s,
+                        void* u, int ldu, void* vt, int ldvt, void*, int, void*, int* info) {
   return cusolver::gesvd(handle, DataType::kC64F, {job_u, m, n, a, lda, s, u, ldu, vt, ldvt}, info);
 }
 
@@ -232,30 +232,25 @@ Status cusolverDnZgesvdj(const Handle* handle, std::int32_t vectors, int economy
   return cusolver::gesvdj(handle, DataType::kC64F, {vectors, m, n, a, lda, s, u, ldu, v, ldv}, economy, info);
 }
 
-Status cusolverDnSgesvdjBatched_bufferSize(const Handle*, std::int32_t, int m, int n, const void*, int,
-                                           const void*, const void*, int, const void*, int, int* elements, void*,
-                                           int batch) {
+Status cusolverDnSgesvdjBatched_bufferSize(const Handle*, std::int32_t, int m, int n, const void*, int, const void*,
+                                           const void*, int, const void*, int, int* elements, void*, int batch) {
   return answer(elements, batch * cusolver::gesvd_elements(m, n));
 }
 
-Status cusolverDnSgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda,
-                                void* s, void* u, int ldu, void* v, int ldv, void*, int, int* info, void*,
-                                int batch) {
+Status cusolverDnSgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda, void* s,
+                                void* u, int ldu, void* v, int ldv, void*, int, int* info, void*, int batch) {
   return cusolver::gesvdj_batched(handle, DataType::kR32F, {vectors, m, n, a, lda, s, u, ldu, v, ldv}, info, batch);
 }
-Status cusolverDnDgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda,
-                                void* s, void* u, int ldu, void* v, int ldv, void*, int, int* info, void*,
-                                int batch) {
+Status cusolverDnDgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda, void* s,
+                                void* u, int ldu, void* v, int ldv, void*, int, int* info, void*, int batch) {
   return cusolver::gesvdj_batched(handle, DataType::kR64F, {vectors, m, n, a, lda, s, u, ldu, v, ldv}, info, batch);
 }
-Status cusolverDnCgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda,
-                                void* s, void* u, int ldu, void* v, int ldv, void*, int, int* info, void*,
-                                int batch) {
+Status cusolverDnCgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda, void* s,
+                                void* u, int ldu, void* v, int ldv, void*, int, int* info, void*, int batch) {
   return cusolver::gesvdj_batched(handle, DataType::kC32F, {vectors, m, n, a, lda, s, u, ldu, v, ldv}, info, batch);
 }
-Status cusolverDnZgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda,
-                                void* s, void* u, int ldu, void* v, int ldv, void*, int, int* info, void*,
-                                int batch) {
+Status cusolverDnZgesvdjBatched(const Handle* handle, std::int32_t vectors, int m, int n, void* a, int lda, void* s,
+                                void* u, int ldu, void* v, int ldv, void*, int, int* info, void*, int batch) {
   return cusolver::gesvdj_batched(handle, DataType::kC64F, {vectors, m, n, a, lda, s, u, ldu, v, ldv}, info, batch);
 }
 
@@ -265,31 +260,31 @@ Status cusolverDnSgesvdaStridedBatched_bufferSize(const Handle*, std::int32_t, i
   return answer(elements, batch * cusolver::gesvd_elements(m, n));
 }
 
-Status cusolverDnSgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n,
-                                       const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
-                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int,
-                                       int* info, double* residuals, int batch) {
+Status cusolverDnSgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n, const void*,
+                                       int, long long, void* s, long long stride_s, void* u, int ldu,
+                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int, int* info,
+                                       double* residuals, int batch) {
   return cusolver::gesvda(handle, DataType::kR32F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
                           {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }
-Status cusolverDnDgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n,
-                                       const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
-                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int,
-                                       int* info, double* residuals, int batch) {
+Status cusolverDnDgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n, const void*,
+                                       int, long long, void* s, long long stride_s, void* u, int ldu,
+                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int, int* info,
+                                       double* residuals, int batch) {
   return cusolver::gesvda(handle, DataType::kR64F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
                           {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }
-Status cusolverDnCgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n,
-                                       const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
-                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int,
-                                       int* info, double* residuals, int batch) {
+Status cusolverDnCgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n, const void*,
+                                       int, long long, void* s, long long stride_s, void* u, int ldu,
+                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int, int* info,
+                                       double* residuals, int batch) {
   return cusolver::gesvda(handle, DataType::kC32F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
                           {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }
-Status cusolverDnZgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n,
-                                       const void*, int, long long, void* s, long long stride_s, void* u, int ldu,
-                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int,
-                                       int* info, double* residuals, int batch) {
+Status cusolverDnZgesvdaStridedBatched(const Handle* handle, std::int32_t vectors, int rank, int m, int n, const void*,
+                                       int, long long, void* s, long long stride_s, void* u, int ldu,
+                                       long long stride_u, void* v, int ldv, long long stride_v, void*, int, int* info,
+                                       double* residuals, int batch) {
   return cusolver::gesvda(handle, DataType::kC64F, {vectors, m, n, nullptr, 0, s, u, ldu, v, ldv},
                           {stride_s, stride_u, stride_v}, rank, info, residuals, batch);
 }

@@ -1,5 +1,5 @@
-// cuSOLVER's generic interface (64 bit sizes, types as arguments), as torch.linalg calls it. Prototypes: cusolverDn.h of
-// CUDA 12 and 13, which agree on the functions here.
+// cuSOLVER's generic interface (64 bit sizes, types as arguments), as torch.linalg calls it. Prototypes: cusolverDn.h
+// of CUDA 12 and 13, which agree on the functions here.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -85,13 +85,8 @@ Status cusolverDnXsyevBatched_bufferSize(const Handle*, const void*, std::int32_
 Status cusolverDnXsyevBatched(const Handle* handle, const void*, std::int32_t vectors, std::int32_t, Index n,
                               DataType type, void* a, Index lda, DataType value_type, void* values, DataType, void*,
                               std::size_t, void*, std::size_t, int* info, Index batch) {
-  const Lapack work{.routine = Routine::kSyevj,
-                    .type = type,
-                    .m = n,
-                    .n = n,
-                    .batch = batch,
-                    .vectors = vectors != 0,
-                    .batched = 1};
+  const Lapack work{
+      .routine = Routine::kSyevj, .type = type, .m = n, .n = n, .batch = batch, .vectors = vectors != 0, .batched = 1};
   return run(handle, work, {matrix(a, n, n, lda, type, lda * n), vector(values, n, value_type, n)}, info);
 }
 

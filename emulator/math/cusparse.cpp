@@ -1,8 +1,9 @@
 // cuSPARSE, as PyTorch multiplies with sparse matrices: descriptors, products with dense matrices and vectors, products
-// of dense ones sampled at a sparse one's places, offsets of rows. Prototypes: cusparse.h of CUDA 12 and 13, which agree
-// on the functions here.
+// of dense ones sampled at a sparse one's places, offsets of rows. Prototypes: cusparse.h of CUDA 12 and 13, which
+// agree on the functions here.
 //
-// All of it is bound by memory: each non-zero reads its row of the dense matrix, of which nothing is taken to be in cache.
+// All of it is bound by memory: each non-zero reads its row of the dense matrix, of which nothing is taken to be in
+// cache.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -208,13 +209,13 @@ Status cusparseDestroyDnVec(const Dense* vector) { return cusparse::destroy(vect
 
 // ---- products: cuSPARSE's default algorithms for CSR take no buffer to speak of ----
 
-Status cusparseSpMM_bufferSize(const Handle*, Operation, Operation, const void*, const Sparse*, const Dense*, const void*,
-                               const Dense*, DataType, std::int32_t, std::size_t* bytes) {
+Status cusparseSpMM_bufferSize(const Handle*, Operation, Operation, const void*, const Sparse*, const Dense*,
+                               const void*, const Dense*, DataType, std::int32_t, std::size_t* bytes) {
   return cusparse::no_buffer(bytes);
 }
 
-Status cusparseSpMM(const Handle* handle, Operation, Operation, const void*, const Sparse* a, const Dense* b, const void*,
-                    const Dense* c, DataType, std::int32_t, void*) {
+Status cusparseSpMM(const Handle* handle, Operation, Operation, const void*, const Sparse* a, const Dense* b,
+                    const void*, const Dense* c, DataType, std::int32_t, void*) {
   return cusparse::product(handle, "spmm", a, b, c);
 }
 
@@ -228,13 +229,13 @@ Status cusparseSpMV(const Handle* handle, Operation, const void*, const Sparse* 
   return cusparse::product(handle, "spmv", a, x, y);
 }
 
-Status cusparseSDDMM_bufferSize(const Handle*, Operation, Operation, const void*, const Dense*, const Dense*, const void*,
-                                const Sparse*, DataType, std::int32_t, std::size_t* bytes) {
+Status cusparseSDDMM_bufferSize(const Handle*, Operation, Operation, const void*, const Dense*, const Dense*,
+                                const void*, const Sparse*, DataType, std::int32_t, std::size_t* bytes) {
   return cusparse::no_buffer(bytes);
 }
 
-Status cusparseSDDMM_preprocess(const Handle*, Operation, Operation, const void*, const Dense*, const Dense*, const void*,
-                                const Sparse*, DataType, std::int32_t, void*) {
+Status cusparseSDDMM_preprocess(const Handle*, Operation, Operation, const void*, const Dense*, const Dense*,
+                                const void*, const Sparse*, DataType, std::int32_t, void*) {
   return Status::kSuccess;
 }
 

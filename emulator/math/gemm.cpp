@@ -28,13 +28,8 @@ std::string epilogue_name(std::uint32_t epilogue) {
   };
   take(kDRelu, "drelu");
   take(kDGelu, "dgelu");
-  constexpr std::array<std::pair<std::uint32_t, const char*>, 7> kBits{{{2, "relu"},
-                                                                        {32, "gelu"},
-                                                                        {128, "aux"},
-                                                                        {4, "bias"},
-                                                                        {16, "bgrad"},
-                                                                        {256, "bgrada"},
-                                                                        {512, "bgradb"}}};
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 7> kBits{
+      {{2, "relu"}, {32, "gelu"}, {128, "aux"}, {4, "bias"}, {16, "bgrad"}, {256, "bgrada"}, {512, "bgradb"}}};
   for (const auto& [bits, word] : kBits) take(bits, word);
   if (epilogue != 0) name += "_" + std::to_string(epilogue);
   return name;
@@ -53,11 +48,10 @@ std::string describe(const Gemm& gemm) {
   const auto quote = [](std::string_view text) { return json_quote(text); };
   std::ostringstream out;
   out << R"("kind":"gemm","m":)" << gemm.m << R"(,"n":)" << gemm.n << R"(,"k":)" << gemm.k << R"(,"batch":)"
-      << gemm.batch << R"(,"dtype_a":)" << quote(dtype_name(gemm.a)) << R"(,"dtype_b":)"
-      << quote(dtype_name(gemm.b)) << R"(,"dtype_c":)" << quote(dtype_name(gemm.c)) << R"(,"compute":)"
-      << quote(compute_name(gemm.compute, gemm.a)) << std::boolalpha << R"(,"transpose_a":)"
-      << (gemm.transpose_a != 0) << R"(,"transpose_b":)" << (gemm.transpose_b != 0) << R"(,"epilogue":)"
-      << quote(epilogue_name(gemm.epilogue)) << R"(,"library":)"
+      << gemm.batch << R"(,"dtype_a":)" << quote(dtype_name(gemm.a)) << R"(,"dtype_b":)" << quote(dtype_name(gemm.b))
+      << R"(,"dtype_c":)" << quote(dtype_name(gemm.c)) << R"(,"compute":)" << quote(compute_name(gemm.compute, gemm.a))
+      << std::boolalpha << R"(,"transpose_a":)" << (gemm.transpose_a != 0) << R"(,"transpose_b":)"
+      << (gemm.transpose_b != 0) << R"(,"epilogue":)" << quote(epilogue_name(gemm.epilogue)) << R"(,"library":)"
       << quote(library_name(gemm.library));
   return out.str();
 }
@@ -81,8 +75,7 @@ void record_gemm(const Gemm& gemm, const Output& output, void* stream, bool bloc
   };
   const bool captured = capturing(stream);
   if (!captured) compute();
-  const std::uint32_t op =
-      intern_operation(std::as_bytes(std::span(&gemm, 1)), [&] { return describe(gemm); });
+  const std::uint32_t op = intern_operation(std::as_bytes(std::span(&gemm, 1)), [&] { return describe(gemm); });
   RecordFields fields;
   if (blocking) fields.flags = kBlocking;
   record(RecordKind::kKernel, stream, op, fields);

@@ -37,8 +37,8 @@ std::string_view routine_name(Routine routine) {
 
 std::string describe(const Lapack& work) {
   std::ostringstream out;
-  out << R"("kind":"lapack","routine":)" << json_quote(routine_name(work.routine)) << R"(,"m":)" << work.m
-      << R"(,"n":)" << work.n << R"(,"k":)" << work.k << R"(,"batch":)" << work.batch << R"(,"dtype":)"
+  out << R"("kind":"lapack","routine":)" << json_quote(routine_name(work.routine)) << R"(,"m":)" << work.m << R"(,"n":)"
+      << work.n << R"(,"k":)" << work.k << R"(,"batch":)" << work.batch << R"(,"dtype":)"
       << json_quote(dtype_name(work.type)) << std::boolalpha << R"(,"vectors":)" << (work.vectors != 0)
       << R"(,"batched":)" << (work.batched != 0);
   return out.str();

@@ -1,5 +1,5 @@
-// A factorisation of matrices, or a solve with one, under LAPACK's name for it: the operation that every call of cuSOLVER
-// and those of cuBLAS beyond products record.
+// A factorisation of matrices, or a solve with one, under LAPACK's name for it: the operation that every call of
+// cuSOLVER and those of cuBLAS beyond products record.
 #pragma once
 
 #include <cstdint>

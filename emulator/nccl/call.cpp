@@ -11,7 +11,7 @@ namespace maya::nccl {
 
 std::string_view name(Collective collective) {
   constexpr std::string_view names[] = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter",
-                                        "all_to_all", "send", "recv", "comm_split"};
+                                        "all_to_all", "send",      "recv",   "comm_split"};
   return names[static_cast<int>(collective)];
 }
 
@@ -61,9 +61,12 @@ ChannelKey Placed::channel() const {
 }
 
 Signature Placed::signature() const {
-  Signature result{static_cast<std::uint8_t>(call.collective), static_cast<std::uint8_t>(call.type),
-                   static_cast<std::uint8_t>(reduces(call.collective) ? call.reduction : Reduction::kSum), 0,
-                   call.root, call.count};
+  Signature result{static_cast<std::uint8_t>(call.collective),
+                   static_cast<std::uint8_t>(call.type),
+                   static_cast<std::uint8_t>(reduces(call.collective) ? call.reduction : Reduction::kSum),
+                   0,
+                   call.root,
+                   call.count};
   if (call.collective == Collective::kRecv) result.collective = static_cast<std::uint8_t>(Collective::kSend);
   return result;
 }
@@ -71,8 +74,10 @@ Signature Placed::signature() const {
 std::string describe(const Communicator& comm, const Signature& signature, std::uint64_t sequence) {
   const auto collective = static_cast<Collective>(signature.collective);
   std::string text(name(collective));
-  text += " of " + std::to_string(signature.count) + " " + std::string(dtype_name(static_cast<DataType>(signature.dtype)));
-  if (reduces(collective)) text += " (" + std::string(reduction_name(static_cast<Reduction>(signature.reduction))) + ")";
+  text +=
+      " of " + std::to_string(signature.count) + " " + std::string(dtype_name(static_cast<DataType>(signature.dtype)));
+  if (reduces(collective))
+    text += " (" + std::string(reduction_name(static_cast<Reduction>(signature.reduction))) + ")";
   if (signature.root >= 0) text += " with root " + std::to_string(signature.root);
   text += ", call " + std::to_string(sequence) + " on communicator " + hexadecimal(comm.id).substr(0, 8) + " of " +
           std::to_string(comm.size) + " ranks";

@@ -31,8 +31,8 @@ struct Placed {
   std::uint32_t group;
 
   bool small() const { return contribution_bytes(*comm, call) <= values::kSmallBytes; }  // it really moves
-  bool waits() const;           // needs data of others
-  ChannelKey channel() const;   // of this rank
+  bool waits() const;                                                                    // needs data of others
+  ChannelKey channel() const;                                                            // of this rank
   Signature signature() const;  // a receive's is that of the send that it meets
 };
 

@@ -22,10 +22,10 @@ namespace {
 
 // Variables of NCCL by which a cluster's collectives would go otherwise than they are estimated to.
 constexpr const char* kUnheeded[] = {
-    "NCCL_ALGO",          "NCCL_PROTO",       "NCCL_NTHREADS",       "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_CTAS",      "NCCL_MAX_CTAS",    "NCCL_BUFFSIZE",       "NCCL_NVLS_ENABLE",   "NCCL_COLLNET_ENABLE",
-    "NCCL_P2P_DISABLE",   "NCCL_P2P_LEVEL",   "NCCL_SHM_DISABLE",    "NCCL_IB_DISABLE",    "NCCL_NET_GDR_LEVEL",
-    "NCCL_CROSS_NIC",     "NCCL_TUNER_PLUGIN",
+    "NCCL_ALGO",        "NCCL_PROTO",        "NCCL_NTHREADS",    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",    "NCCL_MAX_CTAS",     "NCCL_BUFFSIZE",    "NCCL_NVLS_ENABLE",   "NCCL_COLLNET_ENABLE",
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL",    "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE",    "NCCL_NET_GDR_LEVEL",
+    "NCCL_CROSS_NIC",   "NCCL_TUNER_PLUGIN",
 };
 
 struct State {
@@ -64,8 +64,12 @@ void record_call(const Placed& placed) {
     std::uint8_t collective, dtype, reduction, padding[5];
   };
   const std::size_t bytes = buffer_bytes(*placed.comm, call);
-  const Key key{0x6e63636c, bytes, static_cast<std::uint8_t>(call.collective), static_cast<std::uint8_t>(call.type),
-                static_cast<std::uint8_t>(reduces(call.collective) ? call.reduction : Reduction::kSum), {}};
+  const Key key{0x6e63636c,
+                bytes,
+                static_cast<std::uint8_t>(call.collective),
+                static_cast<std::uint8_t>(call.type),
+                static_cast<std::uint8_t>(reduces(call.collective) ? call.reduction : Reduction::kSum),
+                {}};
   const std::uint32_t op = intern_operation(key, [&] {
     const std::string reduction(reduces(call.collective) ? reduction_name(call.reduction) : "");
     return "\"kind\": \"collective\", \"collective\": " + json_quote(name(call.collective)) +
@@ -84,7 +88,8 @@ void record_call(const Placed& placed) {
 }
 
 Placed place(Communicator& comm, const Operation& call) {
-  std::uint64_t& next = point_to_point(call.collective) ? comm.transfers[{call.collective, call.peer}] : comm.collectives;
+  std::uint64_t& next =
+      point_to_point(call.collective) ? comm.transfers[{call.collective, call.peer}] : comm.collectives;
   const Group& group = this_group;
   return {&comm, call, next++, group.depth ? group.ordinal : 0};
 }
@@ -135,7 +140,7 @@ Communicator* create_communicator(std::uint64_t id, int size, int rank) {
   const std::string family = apply_name(made);
   Communicator* comm = state().communicators.create(std::move(made));
   mailbox().announce(comm->id, static_cast<std::uint32_t>(rank),
-                           {static_cast<std::uint32_t>(rank_config().rank), comm->channel});
+                     {static_cast<std::uint32_t>(rank_config().rank), comm->channel});
   if (index == 0) note_unheeded();
   annotate("{\"communicator\": " + std::to_string(index) + ", \"id\": " + json_quote(hexadecimal(comm->id)) +
            ", \"size\": " + std::to_string(size) + ", \"rank\": " + std::to_string(rank) + family + "}");
@@ -158,8 +163,8 @@ Result exchange(const Placed& placed) {
   const values::Derivation exchanged;
   Communicator& comm = *placed.comm;
   const Operation& call = placed.call;
-  const bool contributes = call.collective != Collective::kRecv &&
-                           (call.collective != Collective::kBroadcast || comm.rank == call.root);
+  const bool contributes =
+      call.collective != Collective::kRecv && (call.collective != Collective::kBroadcast || comm.rank == call.root);
   if (contributes || !placed.small()) {
     const bool moves = contributes && placed.small();
     const bool announces = call.collective != Collective::kRecv;
@@ -221,7 +226,8 @@ Result exchange_split(Communicator& comm, SplitChoice mine, std::vector<SplitCho
   for (int member = 0; member < comm.size; ++member) {
     const Message* message = nullptr;
     if (const Result result = receive(placed, member, message); result != Result::kSuccess) return result;
-    if (!message) return fail(comm, Result::kInvalidUsage, "ncclCommSplit: the communicator's other members do not run");
+    if (!message)
+      return fail(comm, Result::kInvalidUsage, "ncclCommSplit: the communicator's other members do not run");
     SplitChoice choice;
     std::memcpy(&choice, message->payload().data(), sizeof choice);
     all.push_back(choice);

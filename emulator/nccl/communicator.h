@@ -29,7 +29,15 @@ enum class Result : int {
 inline constexpr const char* kNoMemory = "Cuda failure 2 'out of memory'";  // the last error then
 
 enum class Collective : std::uint8_t {
-  kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kSplit
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kSend,
+  kRecv,
+  kSplit
 };
 
 // One call. `count` is elements as the NCCL function takes them (per peer for all_to_all and all_gather, per
@@ -58,17 +66,17 @@ struct ScaledSum {
 // What the launcher's bootstrap tells of a communicator before NCCL makes it, in a world of which only some
 // ranks are started: who its members are, so that those that do not run can be answered for.
 struct Name {
-  std::uint64_t id;                 // equal on all members, whichever of them run
-  std::uint32_t family;             // equal for like groups of other ranks
+  std::uint64_t id;                  // equal on all members, whichever of them run
+  std::uint32_t family;              // equal for like groups of other ranks
   std::pair<int, int> pair{-1, -1};  // of two members of a group, for transfers between these two only
   bool world;                        // the group is the world: its members' places are global ranks
-  std::vector<int> members;         // global ranks
-  bool list_members;                // in the trace: all of them are started, though some may have ended
+  std::vector<int> members;          // global ranks
+  bool list_members;                 // in the trace: all of them are started, though some may have ended
 };
 void name_communicator(std::uint64_t unique_id, Name name);
 
-// Who sent in the place of a member that was never started, when this rank had made so many optimizer steps. It is asked
-// again until the next step: an object must fit the size that was told before it.
+// Who sent in the place of a member that was never started, when this rank had made so many optimizer steps. It is
+// asked again until the next step: an object must fit the size that was told before it.
 struct StandIn {
   std::uint32_t rank;
   std::uint64_t steps;
@@ -85,13 +93,13 @@ struct Pair {
 struct Communicator {
   std::uint64_t id;
   int size, rank, device;
-  std::uint32_t index;    // local: the n-th communicator this process made
-  std::uint32_t channel;  // where its messages are found: the index, or what the family and the pair are known by
+  std::uint32_t index;         // local: the n-th communicator this process made
+  std::uint32_t channel;       // where its messages are found: the index, or what the family and the pair are known by
   std::vector<int> members{};  // global ranks, when it was named
-  bool some_absent = false;  // members may be ranks that are never started
+  bool some_absent = false;    // members may be ranks that are never started
   std::optional<Pair> pair{};  // where two ranks have it for themselves
   std::unordered_map<int, StandIn> stand_ins{};  // by member
-  std::uint64_t collectives = 0, derived = 0;  // made so far; communicators split or shrunk from it
+  std::uint64_t collectives = 0, derived = 0;    // made so far; communicators split or shrunk from it
   std::map<std::pair<Collective, int>, std::uint64_t> transfers{};  // point-to-point calls by direction and peer
   std::set<int> peers{};  // members with buffers of their own (device_memory.h)
   std::vector<ScaledSum> scaled_sums{};

@@ -49,7 +49,8 @@ bool take_for_communicator(int device) {
 
 bool take_for_peers(Communicator& comm, const Operation& call) {
   const bool everyone = call.collective == Collective::kAllToAll;
-  if (rank_config().peer_bytes == 0 || (!everyone && !point_to_point(call.collective)) || !within_a_node(comm)) return true;
+  if (rank_config().peer_bytes == 0 || (!everyone && !point_to_point(call.collective)) || !within_a_node(comm))
+    return true;
   if (!everyone) return take_for_peer(comm, call.peer);
   for (int peer = 0; peer < comm.size; ++peer)
     if (!take_for_peer(comm, peer)) return false;

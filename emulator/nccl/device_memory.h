@@ -1,4 +1,5 @@
-// What NCCL itself takes of a device's memory: with each communicator, and for each peer that it sends to or receives from.
+// What NCCL itself takes of a device's memory: with each communicator, and for each peer that it sends to or receives
+// from.
 #pragma once
 
 #include "nccl/communicator.h"

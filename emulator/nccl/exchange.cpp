@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::size_t kLoneArenaBytes = std::size_t{256} << 20;
 constexpr std::uint64_t kMostLater = 8;  // messages that another sender may have sent more before
-constexpr int kMostStages = 64;  // of a pipeline, that are looked at for what a stage may have sent
-constexpr int kYields = 50;  // before a waiting rank sleeps
+constexpr int kMostStages = 64;          // of a pipeline, that are looked at for what a stage may have sent
+constexpr int kYields = 50;              // before a waiting rank sleeps
 // A peer that was ended posts nothing, so a waiting rank looks again by itself, ever less often.
 constexpr long kFirstNapMicroseconds = 2'000, kLongestNapMicroseconds = 50'000;
 
@@ -32,7 +32,8 @@ bool alone() { return control_header() == nullptr; }
 
 std::span<std::byte> arena() {
   if (!alone()) return {control_arena(), control_arena_bytes()};
-  void* memory = mmap(nullptr, kLoneArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, kLoneArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   return {static_cast<std::byte*>(memory), kLoneArenaBytes};
 }
@@ -44,14 +45,17 @@ values::Content content_of(DataType type) {
 
 std::vector<values::Part> whole(std::size_t bytes) { return {{0, static_cast<std::uint32_t>(bytes)}}; }
 
-// Which bytes say anything: of numbers that are computed with all or none, of integers that are only moved (the shape of
-// a tensor, in a longer buffer) those that are known. A pickled object is sent in a buffer grown to the longest one's
-// size, whose end nobody wrote: what is not known reads zero, so a byte that does not is real.
+// Which bytes say anything: of numbers that are computed with all or none, of integers that are only moved (the shape
+// of a tensor, in a longer buffer) those that are known. A pickled object is sent in a buffer grown to the longest
+// one's size, whose end nobody wrote: what is not known reads zero, so a byte that does not is real.
 std::vector<values::Part> known_payload(const Placed& placed, const std::byte* data, std::size_t bytes) {
   const values::Content content = content_of(placed.call.type);
   if (values::known(data, bytes, content)) return whole(bytes);
-  if (content == values::Content::kInteger && !reduces(placed.call.collective)) return values::known_parts(data, bytes, content);
-  if (content != values::Content::kBytes || std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{}; })) return {};
+  if (content == values::Content::kInteger && !reduces(placed.call.collective))
+    return values::known_parts(data, bytes, content);
+  if (content != values::Content::kBytes ||
+      std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{}; }))
+    return {};
   return whole(bytes);
 }
 
@@ -257,8 +261,9 @@ void tell_zeros(const Placed& placed, int member) {
     annotate("{\"uncovered\": " + json_quote(what + " whose peers do not run delivered zeros") + "}");
   } else if (content_of(placed.call.type) != values::Content::kFloat) {
     const auto rank = placed.comm->members[static_cast<std::size_t>(member)];
-    annotate("{\"note\": " + json_quote(what + " from rank " + std::to_string(rank) +
-                                        ", which was not started, delivered zeros") + "}");
+    annotate("{\"note\": " +
+             json_quote(what + " from rank " + std::to_string(rank) + ", which was not started, delivered zeros") +
+             "}");
   }
 }
 
@@ -295,11 +300,13 @@ void reduce_all(const Placed& placed, const std::vector<Given>& all) {
   const bool known = std::all_of(all.begin(), all.end(), [](const Given& one) { return one.all_known(); });
   if (known) {
     std::copy(all[0].bytes.begin(), all[0].bytes.end(), sum.begin());
-    for (std::size_t member = 1; member < all.size(); ++member) accumulate(call.type, call.reduction, sum, all[member].bytes);
+    for (std::size_t member = 1; member < all.size(); ++member)
+      accumulate(call.type, call.reduction, sum, all[member].bytes);
     // Integers are summed, then divided (nccl/src/device/reduce_kernel.h: FuncSumPostDiv).
     if (call.reduction == Reduction::kAverage && !is_float(call.type)) scale(call.type, 1.0 / placed.comm->size, sum);
   }
-  deliver(static_cast<std::byte*>(call.recv), {sum, known ? whole(sum.size()) : std::vector<values::Part>{}}, call.type);
+  deliver(static_cast<std::byte*>(call.recv), {sum, known ? whole(sum.size()) : std::vector<values::Part>{}},
+          call.type);
 }
 
 }  // namespace
@@ -382,13 +389,16 @@ void complete_large(const Placed& placed) {
   const std::size_t own = contribution_bytes(*placed.comm, call);
   const values::Content content = content_of(call.type);
   std::vector<std::byte> part;
-  if (call.send && content != values::Content::kFloat && values::known(call.send, own, content) && values::Derivation::picked()) {
+  if (call.send && content != values::Content::kFloat && values::known(call.send, own, content) &&
+      values::Derivation::picked()) {
     const auto* const bytes = static_cast<const std::byte*>(call.send);
-    if (call.collective == Collective::kAllGather && buffer_bytes(*placed.comm, call) <= values::kCountableBytes) part.assign(bytes, bytes + own);
+    if (call.collective == Collective::kAllGather && buffer_bytes(*placed.comm, call) <= values::kCountableBytes)
+      part.assign(bytes, bytes + own);
     else values::lose("a large " + std::string(name(call.collective)) + " of integers");
   }
   if (!placed.waits()) return copy_locally(placed);
-  values::forget(call.recv, call.collective == Collective::kReduceScatter ? part_bytes(call) : buffer_bytes(*placed.comm, call));
+  values::forget(call.recv,
+                 call.collective == Collective::kReduceScatter ? part_bytes(call) : buffer_bytes(*placed.comm, call));
   for (std::size_t at = 0; !part.empty() && at < static_cast<std::size_t>(placed.comm->size); ++at)
     deliver(static_cast<std::byte*>(call.recv) + at * own, {part, whole(part.size())}, call.type);
 }

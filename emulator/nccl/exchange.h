@@ -19,8 +19,8 @@ Result receive(const Placed& placed, int member, const Message*& message);
 // Every second of two neighbours sees the other's call, so a disagreement is found even where nobody waits.
 Result check_neighbours(const Placed& placed);
 
-Result complete(const Placed& placed);        // a small call that waits: its result, once all have sent
-void copy_locally(const Placed& placed);      // a broadcast's root, a reduce's non-root: nothing arrives from others
+Result complete(const Placed& placed);    // a small call that waits: its result, once all have sent
+void copy_locally(const Placed& placed);  // a broadcast's root, a reduce's non-root: nothing arrives from others
 void complete_large(const Placed& placed);
 
 }  // namespace maya::nccl

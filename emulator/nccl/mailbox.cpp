@@ -126,7 +126,9 @@ std::span<const std::byte> Message::payload() const {
   return {parts ? reinterpret_cast<const std::byte*>(known().data() + parts) : zeros, static_cast<std::size_t>(bytes)};
 }
 
-std::span<const values::Part> Message::known() const { return {reinterpret_cast<const values::Part*>(this + 1), parts}; }
+std::span<const values::Part> Message::known() const {
+  return {reinterpret_cast<const values::Part*>(this + 1), parts};
+}
 
 const Message* Mailbox::find(const ChannelKey& channel, std::uint64_t sequence) const {
   const std::uint64_t key = key_of(channel);

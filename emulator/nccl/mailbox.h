@@ -46,8 +46,8 @@ struct Message {
 static_assert(sizeof(Message) == 136 && alignof(Message) == 8);
 
 struct ChannelKey {
-  std::uint32_t rank = 0;          // global rank of the sender
-  std::uint32_t communicator = 0;  // the sender's local index
+  std::uint32_t rank = 0;               // global rank of the sender
+  std::uint32_t communicator = 0;       // the sender's local index
   std::int32_t peer = kCollectivePeer;  // p2p: (receiver - sender) mod size, the same for every class mate
   bool operator==(const ChannelKey&) const = default;
 };
@@ -86,8 +86,8 @@ class Mailbox {
   static constexpr std::size_t kChunk = 126;  // messages of one channel that a chunk of 1 KiB locates
 
   struct Top {
-    std::atomic<std::uint64_t> used;     // bytes behind the directory
-    std::atomic<std::uint32_t> posts;    // futex word
+    std::atomic<std::uint64_t> used;   // bytes behind the directory
+    std::atomic<std::uint32_t> posts;  // futex word
     mutable std::atomic<std::uint32_t> sleepers;
   };
   struct Entry {

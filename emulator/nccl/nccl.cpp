@@ -51,9 +51,7 @@ Result hand_over(Communicator* made, void** handle) {
 
 int code(Result result) { return static_cast<int>(result); }
 
-std::uint64_t id_of(const UniqueId& id) {
-  return maya::hash_bytes(std::string_view(id.internal, sizeof id.internal));
-}
+std::uint64_t id_of(const UniqueId& id) { return maya::hash_bytes(std::string_view(id.internal, sizeof id.internal)); }
 
 // Runs `body(communicator)` for a live handle; no exception leaves the interface.
 template <class Body>
@@ -109,7 +107,8 @@ bool rooted(const Communicator& comm, int root) { return root >= 0 && root < com
 Result split(Communicator& parent, SplitChoice mine, void** handle) {
   std::vector<SplitChoice> all;
   if (const Result result = exchange_split(parent, mine, all); result != Result::kSuccess) return result;
-  const std::uint64_t id = maya::combine(maya::combine(parent.id, ++parent.derived), static_cast<std::uint32_t>(mine.color));
+  const std::uint64_t id =
+      maya::combine(maya::combine(parent.id, ++parent.derived), static_cast<std::uint32_t>(mine.color));
   *handle = nullptr;
   if (mine.color == kNoColor) return Result::kSuccess;
   int size = 0, rank = 0;
@@ -175,8 +174,9 @@ int ncclGetUniqueId(UniqueId* id) {
 // where the launcher does not know the groups of the world.
 void maya_name_communicator(const UniqueId* unique_id, std::uint64_t id, std::uint32_t family, int low, int high,
                             int world, const int* members, int size, int list_members) {
-  name_communicator(id_of(*unique_id),
-                    {id, family, {low, high}, world != 0, std::vector<int>(members, members + size), list_members != 0});
+  name_communicator(
+      id_of(*unique_id),
+      {id, family, {low, high}, world != 0, std::vector<int>(members, members + size), list_members != 0});
 }
 
 int ncclCommInitRank(void** comm, int size, UniqueId id, int rank) { return create(comm, id_of(id), size, rank); }
@@ -289,15 +289,27 @@ int ncclRedOpDestroy(int op, void* comm) {
 }
 
 int ncclAllReduce(const void* send, void* recv, std::size_t count, int type, int op, void* comm, void* stream) {
-  return collective(comm, {.collective = Collective::kAllReduce, .send = send, .recv = recv, .count = count, .stream = stream}, type, op);
+  return collective(
+      comm, {.collective = Collective::kAllReduce, .send = send, .recv = recv, .count = count, .stream = stream}, type,
+      op);
 }
 
 int ncclReduce(const void* send, void* recv, std::size_t count, int type, int op, int root, void* comm, void* stream) {
-  return collective(comm, {.collective = Collective::kReduce, .send = send, .recv = recv, .count = count, .root = root, .stream = stream}, type, op);
+  return collective(
+      comm,
+      {.collective = Collective::kReduce, .send = send, .recv = recv, .count = count, .root = root, .stream = stream},
+      type, op);
 }
 
 int ncclBroadcast(const void* send, void* recv, std::size_t count, int type, int root, void* comm, void* stream) {
-  return collective(comm, {.collective = Collective::kBroadcast, .send = send, .recv = recv, .count = count, .root = root, .stream = stream}, type);
+  return collective(comm,
+                    {.collective = Collective::kBroadcast,
+                     .send = send,
+                     .recv = recv,
+                     .count = count,
+                     .root = root,
+                     .stream = stream},
+                    type);
 }
 
 int ncclBcast(void* buffer, std::size_t count, int type, int root, void* comm, void* stream) {
@@ -305,25 +317,31 @@ int ncclBcast(void* buffer, std::size_t count, int type, int root, void* comm, v
 }
 
 int ncclAllGather(const void* send, void* recv, std::size_t count, int type, void* comm, void* stream) {
-  return collective(comm, {.collective = Collective::kAllGather, .send = send, .recv = recv, .count = count, .stream = stream}, type);
+  return collective(
+      comm, {.collective = Collective::kAllGather, .send = send, .recv = recv, .count = count, .stream = stream}, type);
 }
 
 int ncclReduceScatter(const void* send, void* recv, std::size_t count, int type, int op, void* comm, void* stream) {
-  return collective(comm, {.collective = Collective::kReduceScatter, .send = send, .recv = recv, .count = count, .stream = stream}, type, op);
+  return collective(
+      comm, {.collective = Collective::kReduceScatter, .send = send, .recv = recv, .count = count, .stream = stream},
+      type, op);
 }
 
 int ncclAlltoAll(const void* send, void* recv, std::size_t count, int type, void* comm, void* stream) {
-  return collective(comm, {.collective = Collective::kAllToAll, .send = send, .recv = recv, .count = count, .stream = stream}, type);
+  return collective(
+      comm, {.collective = Collective::kAllToAll, .send = send, .recv = recv, .count = count, .stream = stream}, type);
 }
 
 int ncclSend(const void* send, std::size_t count, int type, int peer, void* comm, void* stream) {
   if (peer < 0) return code(Result::kInvalidArgument);
-  return collective(comm, {.collective = Collective::kSend, .send = send, .count = count, .peer = peer, .stream = stream}, type);
+  return collective(
+      comm, {.collective = Collective::kSend, .send = send, .count = count, .peer = peer, .stream = stream}, type);
 }
 
 int ncclRecv(void* recv, std::size_t count, int type, int peer, void* comm, void* stream) {
   if (peer < 0) return code(Result::kInvalidArgument);
-  return collective(comm, {.collective = Collective::kRecv, .recv = recv, .count = count, .peer = peer, .stream = stream}, type);
+  return collective(
+      comm, {.collective = Collective::kRecv, .recv = recv, .count = count, .peer = peer, .stream = stream}, type);
 }
 
 int ncclGroupStart() {
@@ -347,9 +365,17 @@ int ncclGather(const void* send, void* recv, std::size_t count, int type, int ro
     if (!rooted(found, root) || type < 0 || type >= kDataTypes) return Result::kInvalidArgument;
     const auto dtype = static_cast<DataType>(type);
     group_start();
-    Result result = submit(found, {.collective = Collective::kSend, .send = send, .count = count, .type = dtype, .peer = root, .stream = stream});
+    Result result = submit(
+        found,
+        {.collective = Collective::kSend, .send = send, .count = count, .type = dtype, .peer = root, .stream = stream});
     for (int peer = 0; found.rank == root && peer < found.size && result == Result::kSuccess; ++peer)
-      result = submit(found, {.collective = Collective::kRecv, .recv = static_cast<std::byte*>(recv) + static_cast<std::size_t>(peer) * count * element_bytes(dtype), .count = count, .type = dtype, .peer = peer, .stream = stream});
+      result = submit(
+          found, {.collective = Collective::kRecv,
+                  .recv = static_cast<std::byte*>(recv) + static_cast<std::size_t>(peer) * count * element_bytes(dtype),
+                  .count = count,
+                  .type = dtype,
+                  .peer = peer,
+                  .stream = stream});
     const Result ended = group_end();
     return result == Result::kSuccess ? ended : result;
   });
@@ -362,9 +388,20 @@ int ncclScatter(const void* send, void* recv, std::size_t count, int type, int r
     group_start();
     Result result = Result::kSuccess;
     for (int peer = 0; found.rank == root && peer < found.size && result == Result::kSuccess; ++peer)
-      result = submit(found, {.collective = Collective::kSend, .send = static_cast<const std::byte*>(send) + static_cast<std::size_t>(peer) * count * element_bytes(dtype), .count = count, .type = dtype, .peer = peer, .stream = stream});
+      result = submit(found, {.collective = Collective::kSend,
+                              .send = static_cast<const std::byte*>(send) +
+                                      static_cast<std::size_t>(peer) * count * element_bytes(dtype),
+                              .count = count,
+                              .type = dtype,
+                              .peer = peer,
+                              .stream = stream});
     if (result == Result::kSuccess)
-      result = submit(found, {.collective = Collective::kRecv, .recv = recv, .count = count, .type = dtype, .peer = root, .stream = stream});
+      result = submit(found, {.collective = Collective::kRecv,
+                              .recv = recv,
+                              .count = count,
+                              .type = dtype,
+                              .peer = root,
+                              .stream = stream});
     const Result ended = group_end();
     return result == Result::kSuccess ? ended : result;
   });

@@ -126,8 +126,8 @@ std::size_t element_bytes(DataType type) {
 
 std::string_view dtype_name(DataType type) {
   // The trace names no unsigned type but uint8; their size is what matters.
-  constexpr std::string_view names[kDataTypes] = {"int8", "uint8", "int32", "int32", "int64", "int64",
-                                                  "fp16", "fp32", "fp64", "bf16", "fp8_e4m3", "fp8_e5m2"};
+  constexpr std::string_view names[kDataTypes] = {"int8", "uint8", "int32", "int32", "int64",    "int64",
+                                                  "fp16", "fp32",  "fp64",  "bf16",  "fp8_e4m3", "fp8_e5m2"};
   return names[static_cast<int>(type)];
 }
 

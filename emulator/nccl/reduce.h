@@ -10,7 +10,18 @@ namespace maya::nccl {
 
 // ncclDataType_t (nccl.h 2.28).
 enum class DataType : std::uint8_t {
-  kInt8, kUint8, kInt32, kUint32, kInt64, kUint64, kFloat16, kFloat32, kFloat64, kBfloat16, kFloat8e4m3, kFloat8e5m2
+  kInt8,
+  kUint8,
+  kInt32,
+  kUint32,
+  kInt64,
+  kUint64,
+  kFloat16,
+  kFloat32,
+  kFloat64,
+  kBfloat16,
+  kFloat8e4m3,
+  kFloat8e5m2
 };
 inline constexpr int kDataTypes = 12;
 
@@ -18,7 +29,7 @@ inline constexpr int kDataTypes = 12;
 enum class Reduction : std::uint8_t { kSum, kProduct, kMaximum, kMinimum, kAverage, kPreMulSum };
 
 std::size_t element_bytes(DataType type);
-std::string_view dtype_name(DataType type);        // docs/trace-format.md's names
+std::string_view dtype_name(DataType type);  // docs/trace-format.md's names
 std::string_view reduction_name(Reduction reduction);
 bool is_float(DataType type);
 

@@ -25,8 +25,8 @@ std::optional<Link> blocked(const Mailbox& mailbox, int rank) {
   if (!slot || slot->state.load() != static_cast<std::uint32_t>(RankState::kWaiting)) return std::nullopt;
   const AwaitedMessage& told = slot->awaited;
   const std::uint32_t version = told.version.load();
-  const Awaited awaited{{told.rank.load(), told.communicator.load(), told.peer.load()},
-                        told.sequence.load(), told.stands_in.load() != 0};
+  const Awaited awaited{
+      {told.rank.load(), told.communicator.load(), told.peer.load()}, told.sequence.load(), told.stands_in.load() != 0};
   if (version % 2 == 0 || told.version.load() != version) return std::nullopt;
   if (mailbox.find(awaited.channel, awaited.sequence)) return std::nullopt;
   return Link{rank, version, awaited};

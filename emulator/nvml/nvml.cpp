@@ -97,8 +97,7 @@ PciInfo pci_info(int index) {
   std::sscanf(text, "%x:%x:%x", &info.domain, &info.bus, &info.device);
   std::snprintf(info.legacy_bus_id, sizeof info.legacy_bus_id, "%04X:%02X:%02X.0", info.domain & 0xffff,
                 info.bus & 0xff, info.device & 0xff);
-  std::snprintf(info.bus_id, sizeof info.bus_id, "%08X:%02X:%02X.0", info.domain, info.bus & 0xff,
-                info.device & 0xff);
+  std::snprintf(info.bus_id, sizeof info.bus_id, "%08X:%02X:%02X.0", info.domain, info.bus & 0xff, info.device & 0xff);
   return info;
 }
 
@@ -210,9 +209,7 @@ Return nvmlSystemGetNVMLVersion(char* version, unsigned bytes) {
   return nvml::write_text(version, bytes, "13." + std::string(nvml::kDriverVersion));
 }
 
-Return nvmlSystemGetCudaDriverVersion(int* version) {
-  return nvml::write(version, maya::rank_config().driver_version);
-}
+Return nvmlSystemGetCudaDriverVersion(int* version) { return nvml::write(version, maya::rank_config().driver_version); }
 
 Return nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
 
@@ -236,22 +233,19 @@ Return nvmlDeviceGetHandleByIndex(unsigned index, const Device** device) {
 Return nvmlDeviceGetHandleByUUID(const char* uuid, const Device** device) {
   if (uuid == nullptr) return Return::kInvalidArgument;
   for (int index = 0; index < maya::device_count(); ++index) {
-    if (nvml::uuid_text(index) == uuid)
-      return nvmlDeviceGetHandleByIndex_v2(static_cast<unsigned>(index), device);
+    if (nvml::uuid_text(index) == uuid) return nvmlDeviceGetHandleByIndex_v2(static_cast<unsigned>(index), device);
   }
   return Return::kNotFound;
 }
 
 Return nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, const Device** device) {
   PciInfo wanted{};
-  if (bus_id == nullptr ||
-      std::sscanf(bus_id, "%x:%x:%x", &wanted.domain, &wanted.bus, &wanted.device) != 3) {
+  if (bus_id == nullptr || std::sscanf(bus_id, "%x:%x:%x", &wanted.domain, &wanted.bus, &wanted.device) != 3) {
     return Return::kInvalidArgument;
   }
   for (int index = 0; index < maya::device_count(); ++index) {
     const PciInfo info = nvml::pci_info(index);
-    const bool same =
-        info.domain == wanted.domain && info.bus == wanted.bus && info.device == wanted.device;
+    const bool same = info.domain == wanted.domain && info.bus == wanted.bus && info.device == wanted.device;
     if (same) return nvmlDeviceGetHandleByIndex_v2(static_cast<unsigned>(index), device);
   }
   return Return::kNotFound;
@@ -267,18 +261,14 @@ Return nvmlDeviceGetIndex(const Device* device, unsigned* index) {
   return nvml::with_device(device, [&](int i) { return nvml::write(index, static_cast<unsigned>(i)); });
 }
 
-Return nvmlDeviceGetMinorNumber(const Device* device, unsigned* minor) {
-  return nvmlDeviceGetIndex(device, minor);
-}
+Return nvmlDeviceGetMinorNumber(const Device* device, unsigned* minor) { return nvmlDeviceGetIndex(device, minor); }
 
 Return nvmlDeviceGetName(const Device* device, char* name, unsigned bytes) {
-  return nvml::with_device(
-      device, [&](int) { return nvml::write_text(name, bytes, maya::rank_config().device_name); });
+  return nvml::with_device(device, [&](int) { return nvml::write_text(name, bytes, maya::rank_config().device_name); });
 }
 
 Return nvmlDeviceGetUUID(const Device* device, char* uuid, unsigned bytes) {
-  return nvml::with_device(device,
-                           [&](int i) { return nvml::write_text(uuid, bytes, nvml::uuid_text(i)); });
+  return nvml::with_device(device, [&](int i) { return nvml::write_text(uuid, bytes, nvml::uuid_text(i)); });
 }
 
 Return nvmlDeviceGetPciInfo_v3(const Device* device, PciInfo* info) {
@@ -293,9 +283,8 @@ Return nvmlDeviceGetCudaComputeCapability(const Device* device, int* major, int*
 }
 
 Return nvmlDeviceGetMemoryBusWidth(const Device* device, unsigned* bits) {
-  return nvml::with_device(device, [&](int) {
-    return nvml::write(bits, static_cast<unsigned>(maya::rank_config().memory_bus_bits));
-  });
+  return nvml::with_device(
+      device, [&](int) { return nvml::write(bits, static_cast<unsigned>(maya::rank_config().memory_bus_bits)); });
 }
 
 Return nvmlDeviceGetMaxClockInfo(const Device* device, int type, unsigned* mhz) {
@@ -347,8 +336,7 @@ Return nvmlDeviceGetMemoryInfo_v2(const Device* device, MemoryV2* memory) {
 
 // Nothing runs: the device is idle while the trace is made.
 Return nvmlDeviceGetUtilizationRates(const Device* device, std::array<unsigned, 2>* gpu_and_memory) {
-  return nvml::with_device(device,
-                           [&](int) { return nvml::write(gpu_and_memory, std::array<unsigned, 2>{0, 0}); });
+  return nvml::with_device(device, [&](int) { return nvml::write(gpu_and_memory, std::array<unsigned, 2>{0, 0}); });
 }
 
 Return nvmlDeviceGetComputeRunningProcesses(const Device* device, unsigned* count, ProcessInfoV1* infos) {
@@ -367,8 +355,8 @@ Return nvmlDeviceGetComputeRunningProcesses_v3(const Device* device, unsigned* c
 
 Return nvmlDeviceGetP2PStatus(const Device* device, const Device* peer, int, int* status) {
   constexpr int kOk = 0;  // NVML_P2P_STATUS_OK
-  return nvml::with_device(
-      device, [&](int) { return nvml::with_device(peer, [&](int) { return nvml::write(status, kOk); }); });
+  return nvml::with_device(device,
+                           [&](int) { return nvml::with_device(peer, [&](int) { return nvml::write(status, kOk); }); });
 }
 
 Return nvmlDeviceGetNvLinkState(const Device* device, unsigned, int*) {

@@ -144,8 +144,8 @@ std::unique_ptr<Executor> make_select(const Signature& kernel) {
   const auto flags = nonzero_type(kernel.parameters[1]);
   const auto element = scalar_type(pointee(kernel.parameters[2])), kept = scalar_type(pointee(kernel.parameters[3]));
   // thrust's counting_iterator<long, ..> or cub's CountingInputIterator<long, ..> {long value}
-  const bool positions = flags && kernel.parameters[0].find("ounting") != std::string_view::npos &&
-                         element == ScalarType::kInt64;
+  const bool positions =
+      flags && kernel.parameters[0].find("ounting") != std::string_view::npos && element == ScalarType::kInt64;
   const bool unique = !flags && scalar_type(pointee(kernel.parameters[0])) == element &&
                       parse_functor(kernel.parameters[6]).name == "equal_to";
   if (!element || !kept || !(positions || unique)) return nullptr;
@@ -202,9 +202,10 @@ std::unique_ptr<Executor> make_run_lengths(const Signature& kernel) {
   return std::make_unique<RunLengths>(*element, *length, *count, kernel.parameters[9] == "long");
 }
 
-// DeviceUniqueByKeySweepKernel<..>(K keys, V values, K keys_out, V values_out, N* kept, ScanTileState, equal_to, N count,
-// ..) by thrust: the first of equal neighbours, whose sort before was not computed. A sparse tensor is coalesced so, and the
-// host makes its shape of `kept`: at the most as many as there were.
+// DeviceUniqueByKeySweepKernel<..>(K keys, V values, K keys_out, V values_out, N* kept, ScanTileState, equal_to, N
+// count,
+// ..) by thrust: the first of equal neighbours, whose sort before was not computed. A sparse tensor is coalesced so,
+// and the host makes its shape of `kept`: at the most as many as there were.
 class UniqueByKey : public Executor {
  public:
   explicit UniqueByKey(ScalarType count) : count_(count) {}

@@ -50,8 +50,14 @@ class Evaluation {
  private:
   bool predicate() const {
     switch (functor_.op) {
-      case Op::kEqual: case Op::kLess: case Op::kLogicalAnd: case Op::kLogicalOr: case Op::kLogicalXor:
-      case Op::kLogicalNot: case Op::kIsNan: case Op::kIsInfinite: return true;
+      case Op::kEqual:
+      case Op::kLess:
+      case Op::kLogicalAnd:
+      case Op::kLogicalOr:
+      case Op::kLogicalXor:
+      case Op::kLogicalNot:
+      case Op::kIsNan:
+      case Op::kIsInfinite: return true;
       default: return false;
     }
   }
@@ -171,7 +177,8 @@ class Elementwise : public Executor {
   bool fills_with_zero(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
     const Operand& out = operands[0];
     const std::int64_t bytes = geometry.numel * static_cast<std::int64_t>(size_of(out.type));
-    if (functor_->op != Op::kCopy || functor_->tensors > 0 || extent(geometry, 0, size_of(out.type)) != bytes) return false;
+    if (functor_->op != Op::kCopy || functor_->tensors > 0 || extent(geometry, 0, size_of(out.type)) != bytes)
+      return false;
     const Source& source = functor_->sources[0];
     const Lane value = load(source.type, object + source.offset);
     if (is_float(source.type) ? value.f != 0 || std::signbit(value.f) : value.i != 0) return false;
@@ -187,7 +194,7 @@ class Elementwise : public Executor {
 
   // A large copy or cast, an order of magnitude faster than by lanes.
   bool copies_large(const Geometry& geometry, const Operands& operands) const {
-    const auto &[out, in] = std::pair(operands[0], operands[1]);
+    const auto& [out, in] = std::pair(operands[0], operands[1]);
     const auto bytes = geometry.numel * static_cast<std::int64_t>(size_of(out.type));
     if (functor_->op != Op::kCopy || functor_->tensors != 1 || functor_->sources[0].type != out.type ||
         functor_->result != out.type || bytes <= static_cast<std::int64_t>(kSmallBytes) ||
@@ -214,7 +221,8 @@ class Elementwise : public Executor {
     for (int at = 1; at <= functor_->tensors; ++at) {
       if (!on_device(operands[at].data, 1) || !known_operand(geometry, at, operands[at])) return false;
     }
-    if (functor_->tensors > 0 && Derivation::picked()) lose(std::to_string(geometry.numel) + " integers or truth values");
+    if (functor_->tensors > 0 && Derivation::picked())
+      lose(std::to_string(geometry.numel) + " integers or truth values");
     return false;
   }
 
@@ -236,7 +244,10 @@ class Unrolled : public Elementwise {
  public:
   Unrolled(std::optional<Functor> functor, std::size_t guessed_bytes, int inputs, bool strided, bool loads_cast,
            bool stores_cast)
-      : Elementwise(functor, guessed_bytes), inputs_(inputs), strided_(strided), loads_cast_(loads_cast),
+      : Elementwise(functor, guessed_bytes),
+        inputs_(inputs),
+        strided_(strided),
+        loads_cast_(loads_cast),
         stores_cast_(stores_cast) {}
 
   bool run(const Launch& launch) const override {
@@ -291,8 +302,8 @@ class Strided : public Elementwise {
     const std::size_t data = align_up(calculator_bytes(operands_), 8);
     const std::size_t behind_data = data + 8 * static_cast<std::size_t>(operands_);
     const std::size_t object = functor() ? align_up(behind_data, functor()->alignment) : behind_data;
-    const auto* types = casts_ && functor() ? reinterpret_cast<const std::int8_t*>(lambda + object + functor()->size)
-                                            : nullptr;
+    const auto* types =
+        casts_ && functor() ? reinterpret_cast<const std::int8_t*>(lambda + object + functor()->size) : nullptr;
     return compute(geometry, lambda + object, lambda + data, types);
   }
 
@@ -320,8 +331,8 @@ class Range : public Executor {
     const Lane start = load(wide, launch.bytes(1)), step = load(wide, launch.bytes(1) + size_of(wide));
     Output output(result_);
     for (std::int64_t at = 0; at < numel; ++at) {
-      const Lane value = is_float(wide) ? Lane{.f = start.f + static_cast<double>(at) * step.f}
-                                        : Lane{.i = start.i + at * step.i};
+      const Lane value =
+          is_float(wide) ? Lane{.f = start.f + static_cast<double>(at) * step.f} : Lane{.i = start.i + at * step.i};
       output.put(out + static_cast<std::size_t>(at) * bytes, cast(wide, result_, value));
     }
     return true;
@@ -407,7 +418,9 @@ std::unique_ptr<Executor> make_unrolled(const Signature& kernel, std::optional<F
   const bool strided = has(3, "OffsetCalculator");
   if (inputs < 0 || inputs >= kMaxOperands || strided != has(4, "OffsetCalculator")) return nullptr;
   if (functor && functor->tensors != inputs) functor.reset();
-  const auto casts = [&](int parameter) { return kernel.parameters[parameter].find("WithCast") != std::string_view::npos; };
+  const auto casts = [&](int parameter) {
+    return kernel.parameters[parameter].find("WithCast") != std::string_view::npos;
+  };
   return std::make_unique<Unrolled>(functor, guess_bytes(kernel.templates[0]), inputs, strided, casts(5), casts(6));
 }
 
@@ -441,7 +454,8 @@ std::optional<ScalarType> range_type(std::string_view lambda) {
 
 std::unique_ptr<Executor> make_elementwise(const Signature& kernel) {
   // PyTorch 2.15 adds a fourth, a bool.
-  if (kernel.name == "vectorized_elementwise_kernel" && (kernel.templates.size() == 3 || kernel.templates.size() == 4)) {
+  if (kernel.name == "vectorized_elementwise_kernel" &&
+      (kernel.templates.size() == 3 || kernel.templates.size() == 4)) {
     auto functor = find_functor(kernel.templates[1]);
     if (functor && functor->tensors + 1 != array_length(kernel.templates[2])) functor.reset();
     return std::make_unique<Vectorized>(functor, guess_bytes(kernel.templates[1]));

@@ -78,7 +78,8 @@ class Binary : public Executor {
     return load(functor_.compute, type_of_lists_.scalar_bytes ? lists.scalar(tensor) : launch.bytes(3));
   }
 
-  void compute(const std::byte* first, const std::byte* second, std::byte* result, std::int64_t numel, Lane scalar) const {
+  void compute(const std::byte* first, const std::byte* second, std::byte* result, std::int64_t numel,
+               Lane scalar) const {
     Output output(type_);
     for (std::int64_t at = 0; at < numel; ++at) {
       const std::size_t offset = static_cast<std::size_t>(at) * size_of(type_);
@@ -200,9 +201,8 @@ struct NamedOp {
   Op op;
 };
 constexpr NamedOp kOps[] = {
-    {"plus", Op::kAdd},            {"minus", Op::kSubtract},
-    {"multiplies", Op::kMultiply}, {"divides", Op::kDivide},  {"maximum", Op::kMaximum},
-    {"minimum", Op::kMinimum},     {"power_functor", Op::kPower},
+    {"plus", Op::kAdd},        {"minus", Op::kSubtract},  {"multiplies", Op::kMultiply}, {"divides", Op::kDivide},
+    {"maximum", Op::kMaximum}, {"minimum", Op::kMinimum}, {"power_functor", Op::kPower},
 };
 
 // The operation of `std::plus<float>` and its like on two operands of T.
@@ -215,7 +215,8 @@ std::optional<Functor> binary_functor(std::string_view operation) {
   return Functor{.op = named->op, .sources = {}, .compute = *compute, .result = *compute};
 }
 
-std::unique_ptr<Executor> make_binary(const Signature& kernel, const TensorListType& lists, int result, ScalarType type) {
+std::unique_ptr<Executor> make_binary(const Signature& kernel, const TensorListType& lists, int result,
+                                      ScalarType type) {
   const FunctorType functor = parse_functor(kernel.templates[1]);
   const bool alpha = functor.name == "BinaryOpListAlphaFunctor", list = functor.name == "BinaryOpScalarListFunctor";
   if (!alpha && !list && functor.name != "BinaryOpScalarFunctor") return nullptr;
@@ -249,7 +250,8 @@ std::unique_ptr<Executor> make_foreach(const Signature& kernel) {
   const TensorListType lists = tensor_list_type(kernel.templates[0]);
   const FunctorType functor = parse_functor(kernel.templates[1]);
   if (lists.depth == 0 || functor.templates.empty()) return nullptr;
-  const bool norm = functor.name.starts_with("Lp") || functor.name.starts_with("L2Norm") || functor.name == "MaxNormFunctor";
+  const bool norm =
+      functor.name.starts_with("Lp") || functor.name.starts_with("L2Norm") || functor.name == "MaxNormFunctor";
   if (norm) return make_opaque(kernel);
   const auto type = scalar_type(functor.templates[0]);
   const bool regular = functor.templates.size() == 4 && decimal(functor.templates[1], -1) == lists.depth;

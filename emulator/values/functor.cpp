@@ -14,13 +14,13 @@ namespace {
 // How a functor's captures and result follow from its operand type T (at::opmath_type<T> is float for
 // the 16-bit types).
 enum class Captures : std::uint8_t {
-  kNone,          // f(x..)
-  kScalar,        // {T s}: f(x.., s)
-  kOpmath,        // {opmath s}: f(x.., s)
-  kTwoOpmath,     // {opmath s, opmath t}: f(x.., s, t)
-  kCompare,       // {int selector}: f(a, b)
-  kCompareScalar, // {int selector, T s}: f(x, s)
-  kClampLimits,   // {int selector, opmath low, opmath high}
+  kNone,           // f(x..)
+  kScalar,         // {T s}: f(x.., s)
+  kOpmath,         // {opmath s}: f(x.., s)
+  kTwoOpmath,      // {opmath s, opmath t}: f(x.., s, t)
+  kCompare,        // {int selector}: f(a, b)
+  kCompareScalar,  // {int selector, T s}: f(x, s)
+  kClampLimits,    // {int selector, opmath low, opmath high}
 };
 
 enum class Result : std::uint8_t { kSame, kBool, kHalf, kBFloat16 };
@@ -203,8 +203,10 @@ std::optional<Functor> add_scaled(std::string_view name, ScalarType type) {
   const ScalarType wide = opmath(type);
   Functor functor{.op = Op::kAddScaled, .sources = {}, .compute = wide, .result = type};
   const bool self = name == "CUDAFunctorOnSelf_add", other = name == "CUDAFunctorOnOther_add";
-  if (other) add_scalar(functor, wide, 0); else add_tensor(functor, type);
-  if (self) add_scalar(functor, wide, 0); else add_tensor(functor, type);
+  if (other) add_scalar(functor, wide, 0);
+  else add_tensor(functor, type);
+  if (self) add_scalar(functor, wide, 0);
+  else add_tensor(functor, type);
   add_scalar(functor, wide, self || other ? size_of(wide) : 0);
   return functor;
 }
@@ -345,12 +347,15 @@ template <class T>
 T sum_scaled(T self, T other, T alpha) {
   if constexpr (std::is_same_v<T, double>) return self + alpha * other;
   // Unsigned, because integers wrap on the GPU.
-  else return static_cast<T>(static_cast<std::uint64_t>(self) +
-                             static_cast<std::uint64_t>(alpha) * static_cast<std::uint64_t>(other));
+  else
+    return static_cast<T>(static_cast<std::uint64_t>(self) +
+                          static_cast<std::uint64_t>(alpha) * static_cast<std::uint64_t>(other));
 }
 
 template <class T>
-T product(T a, T b) { return sum_scaled<T>(0, a, b); }
+T product(T a, T b) {
+  return sum_scaled<T>(0, a, b);
+}
 
 Lane bitwise(Op op, std::int64_t a, std::int64_t b, ScalarType type) {
   const auto bits = static_cast<std::int64_t>(8 * size_of(type));

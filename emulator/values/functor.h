@@ -13,17 +13,67 @@
 namespace maya::values {
 
 enum class Op : std::uint8_t {
-  kCopy, kAdd, kSubtract, kAddScaled, kMultiply, kDivide, kDivideFloor, kDivideTrunc, kRemainder, kFmod, kPower, kMinimum, kMaximum,
-  kEqual, kLess, kLogicalAnd, kLogicalOr, kLogicalXor, kLogicalNot,
-  kAnd, kOr, kXor, kNot, kShiftLeft, kShiftRight,
-  kNegate, kAbsolute, kSign, kSquare, kCube, kInverseSquare, kReciprocal, kSquareRoot, kReciprocalSquareRoot,
-  kExp, kExpm1, kLog, kLog2, kLog10, kLog1p, kSin, kCos, kTanh, kSigmoid, kFloor, kCeil, kTrunc, kRound,
-  kIsNan, kIsInfinite, kWhere, kClamp, kClampBetween, kAddProduct, kAddQuotient, kLerp,
+  kCopy,
+  kAdd,
+  kSubtract,
+  kAddScaled,
+  kMultiply,
+  kDivide,
+  kDivideFloor,
+  kDivideTrunc,
+  kRemainder,
+  kFmod,
+  kPower,
+  kMinimum,
+  kMaximum,
+  kEqual,
+  kLess,
+  kLogicalAnd,
+  kLogicalOr,
+  kLogicalXor,
+  kLogicalNot,
+  kAnd,
+  kOr,
+  kXor,
+  kNot,
+  kShiftLeft,
+  kShiftRight,
+  kNegate,
+  kAbsolute,
+  kSign,
+  kSquare,
+  kCube,
+  kInverseSquare,
+  kReciprocal,
+  kSquareRoot,
+  kReciprocalSquareRoot,
+  kExp,
+  kExpm1,
+  kLog,
+  kLog2,
+  kLog10,
+  kLog1p,
+  kSin,
+  kCos,
+  kTanh,
+  kSigmoid,
+  kFloor,
+  kCeil,
+  kTrunc,
+  kRound,
+  kIsNan,
+  kIsInfinite,
+  kWhere,
+  kClamp,
+  kClampBetween,
+  kAddProduct,
+  kAddQuotient,
+  kLerp,
 };
 
 // One operand: a tensor, or a scalar inside the functor's bytes.
 struct Source {
-  ScalarType type;          // that the functor takes it as
+  ScalarType type;  // that the functor takes it as
   bool tensor;
   std::uint16_t offset = 0;  // of a scalar
 };
@@ -32,10 +82,10 @@ struct Functor {
   Op op;
   std::array<Source, 4> sources;
   int source_count = 0;
-  int tensors = 0;            // how many sources are tensors, in order
-  ScalarType compute;         // the type it computes in
-  ScalarType result;          // the type it returns
-  bool selects = false;       // an int at offset 0 picks the comparison
+  int tensors = 0;                        // how many sources are tensors, in order
+  ScalarType compute;                     // the type it computes in
+  ScalarType result;                      // the type it returns
+  bool selects = false;                   // an int at offset 0 picks the comparison
   std::uint16_t size = 1, alignment = 1;  // of the functor object; 1: empty
 
   std::span<const Source> operands() const { return {sources.data(), static_cast<std::size_t>(source_count)}; }

@@ -61,9 +61,8 @@ bool known_operand(const Geometry& geometry, int index, const Operand& operand) 
   if (geometry.numel * static_cast<std::int64_t>(bytes) >= span) return false;  // dense: no gaps to excuse
   if (!known(operand.data, bytes, content)) return false;
   bool all = true;
-  walk(geometry, index + 1, [&](const auto& offsets) {
-    all = all && known(operand.data + offsets[index], bytes, content);
-  });
+  walk(geometry, index + 1,
+       [&](const auto& offsets) { all = all && known(operand.data + offsets[index], bytes, content); });
   return all;
 }
 

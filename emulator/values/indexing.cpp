@@ -68,15 +68,18 @@ class Index : public Executor {
   bool put_;
 };
 
-// indexing_backward_kernel_stride_1<T>(const int64_t* positions, const int64_t* order, const T* in, T* out, int64_t count,
-//   int64_t stride, int64_t stride_before, int64_t outer, bool accumulate) (Indexing.cu), index_put where algorithms must
+// indexing_backward_kernel_stride_1<T>(const int64_t* positions, const int64_t* order, const T* in, T* out, int64_t
+// count,
+//   int64_t stride, int64_t stride_before, int64_t outer, bool accumulate) (Indexing.cu), index_put where algorithms
+//   must
 // be deterministic: out[positions[i]] = in[order[i]].
 class SortedPut : public Executor {
  public:
   explicit SortedPut(std::size_t bytes) : bytes_(bytes) {}
 
   bool run(const Launch& launch) const override {
-    const auto *const positions = launch.argument<const std::byte*>(0), *const order = launch.argument<const std::byte*>(1);
+    const auto *const positions = launch.argument<const std::byte*>(0), *const order =
+                                                                            launch.argument<const std::byte*>(1);
     const auto* const in = launch.argument<const std::byte*>(2);
     auto* const out = launch.argument<std::byte*>(3);
     const auto count = launch.argument<std::int64_t>(4);
@@ -133,7 +136,8 @@ class Gather : public Executor {
     const auto stride = read_at<std::int64_t>(lambda, at + 32) * static_cast<std::int64_t>(bytes_);
     const auto* const source = read_at<const std::byte*>(lambda, at + 48);
     if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
-    if (!known_operand(geometry, 2, {index, index_}) || !(small(geometry.numel, 8) || moves(geometry.numel, bytes_, source))) {
+    if (!known_operand(geometry, 2, {index, index_}) ||
+        !(small(geometry.numel, 8) || moves(geometry.numel, bytes_, source))) {
       if (scatter_) clobber(self);
       else forget_operand(geometry, 0, self, bytes_);
       return true;
@@ -190,7 +194,8 @@ class ScatterFill : public Executor {
 };
 
 std::unique_ptr<Executor> make_gather(const Signature& kernel) {
-  if (kernel.templates.size() != 3 || kernel.templates[2].find("<at::native::TensorAssign>") == std::string_view::npos) {
+  if (kernel.templates.size() != 3 ||
+      kernel.templates[2].find("<at::native::TensorAssign>") == std::string_view::npos) {
     return nullptr;
   }
   const FunctorType lambda = parse_functor(kernel.templates[2]);
@@ -316,8 +321,10 @@ std::unique_ptr<Executor> make_index_select(const Signature& kernel) {
 std::unique_ptr<Executor> make_indexing(const Signature& kernel) {
   if (kernel.name == "index_elementwise_kernel") return make_index(kernel);
   if (kernel.name == "_scatter_gather_elementwise_kernel") return make_gather(kernel);
-  if (kernel.name == "indexSelectSmallIndex" || kernel.name == "indexSelectLargeIndex") return make_index_select(kernel);
-  if (kernel.name == "indexing_backward_kernel_stride_1" && kernel.templates.size() == 1 && kernel.parameters.size() == 9) {
+  if (kernel.name == "indexSelectSmallIndex" || kernel.name == "indexSelectLargeIndex")
+    return make_index_select(kernel);
+  if (kernel.name == "indexing_backward_kernel_stride_1" && kernel.templates.size() == 1 &&
+      kernel.parameters.size() == 9) {
     const std::size_t bytes = moved_bytes(kernel.templates[0]);
     return bytes == 0 ? nullptr : std::make_unique<SortedPut>(bytes);
   }

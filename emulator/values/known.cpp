@@ -121,7 +121,8 @@ bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content,
   return true;
 }
 
-std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const {
+std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Content content,
+                                    Assumption& assumed) const {
   const std::uintptr_t end = begin + bytes;
   const std::lock_guard lock(mutex_);
   auto range = holding(begin);

@@ -1,10 +1,10 @@
 // Decodes the kernels behind topk, sort and histograms (PyTorch 2.6 to 2.11, ATen/native/cuda/TensorTopK.cu, Sort.cu,
-// SortStable.cu, SummaryOps.cu; cub 2.x), and Transformer Engine's routers: which experts tokens go to, and how many tokens
-// each expert gets.
+// SortStable.cu, SummaryOps.cu; cub 2.x), and Transformer Engine's routers: which experts tokens go to, and how many
+// tokens each expert gets.
 //
-// What is picked by values that nobody computed is spread evenly, what is picked by a router's assumed scores likewise: a
-// router that is balanced, as its loss or its bias makes it, gives each expert equally many tokens. Row r of a top-k of n
-// picks elements r * k, r * k + 1, .. (mod n).
+// What is picked by values that nobody computed is spread evenly, what is picked by a router's assumed scores likewise:
+// a router that is balanced, as its loss or its bias makes it, gives each expert equally many tokens. Row r of a top-k
+// of n picks elements r * k, r * k + 1, .. (mod n).
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -36,7 +36,8 @@ std::int64_t index_argument(const Launch& launch, int at, std::size_t index_byte
   return index_bytes == 4 ? launch.argument<std::uint32_t>(at) : launch.argument<std::int64_t>(at);
 }
 
-// `slices` rows of `length` elements, `stride` elements apart, in a tensor; the index space of both is walked row by row.
+// `slices` rows of `length` elements, `stride` elements apart, in a tensor; the index space of both is walked row by
+// row.
 struct Slices {
   TensorInfo info;
   ScalarType type;
@@ -51,12 +52,8 @@ struct Slices {
     for (int dim = 0; dim < info.dims; ++dim) last += (info.sizes[dim] - 1) * info.strides[dim];
     return static_cast<std::size_t>(last + 1) * size_of(type);
   }
-  bool valid() const {
-    return count > 0 && length > 0 && stride > 0 && on_device(info.data, span());
-  }
-  bool known() const {
-    return computes(elements(), type, false) && values::known(info.data, span(), content_of(type));
-  }
+  bool valid() const { return count > 0 && length > 0 && stride > 0 && on_device(info.data, span()); }
+  bool known() const { return computes(elements(), type, false) && values::known(info.data, span(), content_of(type)); }
   // Whether their order is that of their values: scores that are assumed rank nothing.
   bool ranks() const { return known() && !(is_float(type) && Derivation::scored()); }
   Lane value(std::int64_t slice, std::int64_t place) const { return load(type, at(slice, place)); }
@@ -82,12 +79,24 @@ class TopK : public Executor {
   explicit TopK(InfoType type) : type_(type) {}
 
   bool run(const Launch& launch) const override {
-    Slices input{.info = {}, .type = type_.element, .count = number(launch, 4), .length = number(launch, 1), .stride = number(launch, 5)};
-    Slices values{.info = {}, .type = type_.element, .count = input.count, .length = number(launch, 2), .stride = number(launch, 7)};
-    Slices indices{.info = {}, .type = ScalarType::kInt64, .count = input.count, .length = values.length, .stride = number(launch, 9)};
+    Slices input{.info = {},
+                 .type = type_.element,
+                 .count = number(launch, 4),
+                 .length = number(launch, 1),
+                 .stride = number(launch, 5)};
+    Slices values{.info = {},
+                  .type = type_.element,
+                  .count = input.count,
+                  .length = number(launch, 2),
+                  .stride = number(launch, 7)};
+    Slices indices{.info = {},
+                   .type = ScalarType::kInt64,
+                   .count = input.count,
+                   .length = values.length,
+                   .stride = number(launch, 9)};
     if (!input.info.read(launch.bytes(0), type_.index_bytes) || !values.info.read(launch.bytes(6), type_.index_bytes) ||
-        !indices.info.read(launch.bytes(8), type_.index_bytes) || !input.valid() || !values.valid() || !indices.valid() ||
-        values.length > input.length) {
+        !indices.info.read(launch.bytes(8), type_.index_bytes) || !input.valid() || !values.valid() ||
+        !indices.valid() || values.length > input.length) {
       return false;
     }
     if (input.ranks()) {
@@ -142,7 +151,8 @@ class FusedRouter : public Executor {
     if (tokens <= 0 || picks <= 0 || picks > experts || !on_device(map, static_cast<std::size_t>(count))) return false;
     for (const auto& [index, bytes] : scores_) {
       auto* const scores = launch.argument<std::byte*>(index);
-      if (on_device(scores, static_cast<std::size_t>(count) * bytes)) forget(scores, static_cast<std::size_t>(count) * bytes);
+      if (on_device(scores, static_cast<std::size_t>(count) * bytes))
+        forget(scores, static_cast<std::size_t>(count) * bytes);
     }
     forget(map, static_cast<std::size_t>(count));
     if (!computes(count, ScalarType::kBool, true)) {
@@ -210,8 +220,9 @@ class SortInPlace : public Executor {
       Derivation::pick();
     }
     for (std::int64_t slice = 0; slice < keys.count; ++slice) {
-      const auto order = ranks ? ranked(keys, slice, descending_.value_or(false) || (!descending_ && launch.argument<bool>(6)))
-                               : rotated(keys.length, slice);
+      const auto order =
+          ranks ? ranked(keys, slice, descending_.value_or(false) || (!descending_ && launch.argument<bool>(6)))
+                : rotated(keys.length, slice);
       if (ranks) arrange(keys, slice, order);
       arrange(values, slice, order);
     }
@@ -222,7 +233,8 @@ class SortInPlace : public Executor {
   // An order that nobody knows, another one for each slice: what comes first is picked evenly.
   static std::vector<std::int64_t> rotated(std::int64_t length, std::int64_t by) {
     std::vector<std::int64_t> order(static_cast<std::size_t>(length));
-    for (std::int64_t place = 0; place < length; ++place) order[static_cast<std::size_t>(place)] = (place + by) % length;
+    for (std::int64_t place = 0; place < length; ++place)
+      order[static_cast<std::size_t>(place)] = (place + by) % length;
     return order;
   }
 
@@ -251,8 +263,8 @@ std::unique_ptr<Executor> make_sort_in_place(const Signature& kernel) {
   return std::make_unique<SortInPlace>(*key, value->element, order == "GTOp");
 }
 
-// fill_reverse_indices_kernel(int64_t* data, int count, IntDivider<unsigned> length): 0, 1, .. length - 1 in each segment,
-// what a large sort permutes.
+// fill_reverse_indices_kernel(int64_t* data, int count, IntDivider<unsigned> length): 0, 1, .. length - 1 in each
+// segment, what a large sort permutes.
 class SegmentIndices : public Executor {
  public:
   bool run(const Launch& launch) const override {
@@ -279,10 +291,12 @@ class RadixPass : public Executor {
     auto *const keys_out = launch.argument<std::byte*>(4), *const values_out = launch.argument<std::byte*>(6);
     auto *const keys_in = launch.argument<std::byte*>(5), *const values_in = launch.argument<std::byte*>(7);
     const std::int64_t count = launch.argument<std::int32_t>(8);
-    const std::size_t keys = static_cast<std::size_t>(count) * size_of(key_), values = static_cast<std::size_t>(count) * value_bytes_;
+    const std::size_t keys = static_cast<std::size_t>(count) * size_of(key_),
+                      values = static_cast<std::size_t>(count) * value_bytes_;
     if (count <= 0 || !on_device(keys_out, keys) || (values > 0 && !on_device(values_out, values))) return false;
     const bool known_keys = !is_float(key_) && on_device(keys_in, keys) && known(keys_in, keys, content_of(key_));
-    if (!known_keys || !computes(count, key_, false) || (values > 0 && (!on_device(values_in, values) || !known(values_in, values)))) {
+    if (!known_keys || !computes(count, key_, false) ||
+        (values > 0 && (!on_device(values_in, values) || !known(values_in, values)))) {
       if (known_keys && Derivation::picked()) lose("a sort of " + std::to_string(count) + " elements");
       forget(keys_out, keys);
       if (values > 0) forget(values_out, values);
@@ -297,8 +311,8 @@ class RadixPass : public Executor {
  private:
   std::vector<std::int64_t> by_digit(const std::byte* keys, std::int64_t count, int first, int bits) const {
     const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
-    const std::uint64_t sign = key_ == ScalarType::kBool || key_ == ScalarType::kUInt8
-                                   ? 0 : std::uint64_t{1} << (8 * size_of(key_) - 1);
+    const std::uint64_t sign =
+        key_ == ScalarType::kBool || key_ == ScalarType::kUInt8 ? 0 : std::uint64_t{1} << (8 * size_of(key_) - 1);
     std::vector<std::uint64_t> digits(static_cast<std::size_t>(count));
     for (std::size_t at = 0; at < digits.size(); ++at) {
       const auto key = static_cast<std::uint64_t>(load(key_, keys + at * size_of(key_)).i) ^ sign;  // negatives first
@@ -310,7 +324,8 @@ class RadixPass : public Executor {
     return order;
   }
 
-  static void gather(const std::vector<std::int64_t>& order, const std::byte* in, std::byte* out, std::size_t bytes, Content content) {
+  static void gather(const std::vector<std::int64_t>& order, const std::byte* in, std::byte* out, std::size_t bytes,
+                     Content content) {
     Output output(bytes, content);
     for (const auto at : order) {
       output.put(out, in + static_cast<std::size_t>(at) * bytes);
@@ -348,12 +363,18 @@ class Histogram : public Executor {
   bool run(const Launch& launch) const override {
     TensorInfo counts, values;
     const auto bins = launch.argument<std::int64_t>(3), total = index_argument(launch, 6, value_.index_bytes);
-    if (!counts.read(launch.bytes(0), value_.index_bytes) || !values.read(launch.bytes(2), value_.index_bytes) || bins <= 0 ||
-        total <= 0 || counts.dims != 1 || values.dims != 1 || !on_device(counts.data, static_cast<std::size_t>(bins) * size_of(count_))) {
+    if (!counts.read(launch.bytes(0), value_.index_bytes) || !values.read(launch.bytes(2), value_.index_bytes) ||
+        bins <= 0 || total <= 0 || counts.dims != 1 || values.dims != 1 ||
+        !on_device(counts.data, static_cast<std::size_t>(bins) * size_of(count_))) {
       return false;
     }
-    const Slices all{.info = {.data = values.data}, .type = value_.element, .count = 1, .length = total, .stride = values.strides[0]};
-    const Slices sums{.info = {.data = counts.data}, .type = count_, .count = 1, .length = bins, .stride = counts.strides[0]};
+    const Slices all{.info = {.data = values.data},
+                     .type = value_.element,
+                     .count = 1,
+                     .length = total,
+                     .stride = values.strides[0]};
+    const Slices sums{
+        .info = {.data = counts.data}, .type = count_, .count = 1, .length = bins, .stride = counts.strides[0]};
     if (!all.valid() || !sums.valid() || !sums.known() || !countable(all)) {
       forget(counts.data, static_cast<std::size_t>(bins) * size_of(count_));
       return true;
@@ -378,8 +399,9 @@ class Histogram : public Executor {
 
   // getBin (SummaryOps.cu).
   std::int64_t bin(Lane x, Lane least, Lane most, std::int64_t bins) const {
-    const auto at = is_float(value_.element) ? static_cast<std::int64_t>((x.f - least.f) * static_cast<double>(bins) / (most.f - least.f))
-                                             : (x.i - least.i) * bins / std::max<std::int64_t>(most.i - least.i, 1);
+    const auto at = is_float(value_.element)
+                        ? static_cast<std::int64_t>((x.f - least.f) * static_cast<double>(bins) / (most.f - least.f))
+                        : (x.i - least.i) * bins / std::max<std::int64_t>(most.i - least.i, 1);
     return std::min(at, bins - 1);
   }
 
@@ -418,10 +440,12 @@ std::unique_ptr<Executor> make_ranking(const Signature& kernel) {
     const auto input = info_type(kernel.parameters[0]);
     return input ? std::make_unique<TopK>(*input) : nullptr;
   }
-  if (kernel.name == "fused_topk_with_score_function_forward_kernel" || kernel.name == "fused_score_for_moe_aux_loss_forward_kernel") {
+  if (kernel.name == "fused_topk_with_score_function_forward_kernel" ||
+      kernel.name == "fused_score_for_moe_aux_loss_forward_kernel") {
     return make_fused_router(kernel);
   }
-  if (kernel.name == "bitonicSortKVInPlace" || kernel.name == "warpMergeSortKVInPlace" || kernel.name == "radixSortKVInPlace") {
+  if (kernel.name == "bitonicSortKVInPlace" || kernel.name == "warpMergeSortKVInPlace" ||
+      kernel.name == "radixSortKVInPlace") {
     return make_sort_in_place(kernel);
   }
   if (kernel.name == "fill_reverse_indices_kernel") return std::make_unique<SegmentIndices>();

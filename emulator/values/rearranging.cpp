@@ -48,7 +48,9 @@ class Cat : public Executor {
   bool append(const Launch& launch, std::byte* output, std::size_t at) const {
     const std::byte* const inputs = launch.bytes(1);
     const std::size_t counts = 8 * batch_;
-    const auto count = [&](std::size_t row) { return read_at<std::uint32_t>(inputs, counts + 4 * (row * batch_ + at)); };
+    const auto count = [&](std::size_t row) {
+      return read_at<std::uint32_t>(inputs, counts + 4 * (row * batch_ + at));
+    };
     const auto* const input = read_at<const std::byte*>(inputs, 8 * at);
     auto layout = read_at<Layout>(launch.bytes(2), 0);
     const int dim = launch.argument<std::int32_t>(3);
@@ -62,7 +64,8 @@ class Cat : public Executor {
     if (std::ranges::any_of(std::span(layout.sizes).first(dims_), [](auto size) { return size == 0; })) return false;
     const std::size_t flags = counts + 12 * batch_;
     const bool contiguous = !strided_ || read_at<bool>(inputs, flags + at);
-    const Layout from = contiguous ? layout : read_at<Layout>(inputs, align_up(flags + batch_, 4) + sizeof(Layout) * at);
+    const Layout from =
+        contiguous ? layout : read_at<Layout>(inputs, align_up(flags + batch_, 4) + sizeof(Layout) * at);
     if (!moves(elements, bytes_, input)) {
       forget(to, static_cast<std::size_t>(layout.offset(elements - 1, dims_) + 1) * bytes_);
       return true;
@@ -168,7 +171,8 @@ std::unique_ptr<Executor> make_roll(const Signature& kernel) {
 // count, ..) (TriangularOps.cu): keeps what lies on one side of diagonal k of the last two dimensions.
 class Triangle : public Executor {
  public:
-  Triangle(std::size_t bytes, std::size_t index_bytes, bool upper) : bytes_(bytes), index_bytes_(index_bytes), upper_(upper) {}
+  Triangle(std::size_t bytes, std::size_t index_bytes, bool upper)
+      : bytes_(bytes), index_bytes_(index_bytes), upper_(upper) {}
 
   bool run(const Launch& launch) const override {
     TensorInfo to, from;

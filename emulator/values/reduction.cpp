@@ -15,8 +15,26 @@ namespace maya::values {
 namespace {
 
 enum class Kind : std::uint8_t {
-  kSum, kProduct, kAll, kAny, kMaximum, kMinimum, kMaximumAt, kMinimumAt, kArgMaximum, kArgMinimum, kMinMax,
-  kMean, kNorm, kNormOne, kNormTwo, kNormZero, kLargestMagnitude, kSmallestMagnitude, kNanSum, kOther,
+  kSum,
+  kProduct,
+  kAll,
+  kAny,
+  kMaximum,
+  kMinimum,
+  kMaximumAt,
+  kMinimumAt,
+  kArgMaximum,
+  kArgMinimum,
+  kMinMax,
+  kMean,
+  kNorm,
+  kNormOne,
+  kNormTwo,
+  kNormZero,
+  kLargestMagnitude,
+  kSmallestMagnitude,
+  kNanSum,
+  kOther,
 };
 
 // What the template arguments say.
@@ -47,13 +65,20 @@ struct Plain {
   int accumulator;  // which template argument
 };
 constexpr Plain kPlain[] = {
-    {"MeanOps", Kind::kMean, 1},           {"NormOps", Kind::kNorm, 1},         {"NormOneOps", Kind::kNormOne, 1},
-    {"NormTwoOps", Kind::kNormTwo, 1},     {"NormZeroOps", Kind::kNormZero, 1}, {"NanSumOps", Kind::kNanSum, 0},
-    {"AbsMaxOps", Kind::kLargestMagnitude, 1}, {"AbsMinOps", Kind::kSmallestMagnitude, 1},
+    {"MeanOps", Kind::kMean, 1},
+    {"NormOps", Kind::kNorm, 1},
+    {"NormOneOps", Kind::kNormOne, 1},
+    {"NormTwoOps", Kind::kNormTwo, 1},
+    {"NormZeroOps", Kind::kNormZero, 1},
+    {"NanSumOps", Kind::kNanSum, 0},
+    {"AbsMaxOps", Kind::kLargestMagnitude, 1},
+    {"AbsMinOps", Kind::kSmallestMagnitude, 1},
 };
 constexpr Named kIndexed[] = {
-    {"MaxOps", Kind::kMaximumAt}, {"MinOps", Kind::kMinimumAt},
-    {"ArgMaxOps", Kind::kArgMaximum}, {"ArgMinOps", Kind::kArgMinimum},
+    {"MaxOps", Kind::kMaximumAt},
+    {"MinOps", Kind::kMinimumAt},
+    {"ArgMaxOps", Kind::kArgMaximum},
+    {"ArgMinOps", Kind::kArgMinimum},
 };
 
 bool wrapped_shape(const FunctorType& wrapper, Shape& shape) {
@@ -77,7 +102,8 @@ bool plain_shape(const FunctorType& ops, const Plain& plain, Shape& shape) {
   shape.accumulator_bytes = shape.accumulator_alignment = size_of(*accumulator);
   if (plain.kind == Kind::kMean || plain.kind == Kind::kNorm) {
     // MeanOps<T, Acc, Factor, Out> {Factor factor}, NormOps<T, Acc, ..> {Acc norm}
-    const auto scalar = plain.kind == Kind::kMean && ops.templates.size() > 2 ? scalar_type(ops.templates[2]) : accumulator;
+    const auto scalar =
+        plain.kind == Kind::kMean && ops.templates.size() > 2 ? scalar_type(ops.templates[2]) : accumulator;
     if (!scalar) return false;
     shape.scalar = *scalar;
     shape.ops_bytes = shape.ops_alignment = size_of(*scalar);
@@ -93,8 +119,8 @@ std::optional<Shape> find_shape(const Signature& kernel) {
   }
   const auto element = scalar_type(reduce.templates[0]), result = scalar_type(reduce.templates[3]);
   if (!element || !result) return std::nullopt;
-  Shape shape{.kind = Kind::kOther, .element = *element, .result = *result, .accumulator_bytes = 0,
-              .accumulator_alignment = 1};
+  Shape shape{
+      .kind = Kind::kOther, .element = *element, .result = *result, .accumulator_bytes = 0, .accumulator_alignment = 1};
   const FunctorType ops = parse_functor(reduce.templates[1]);
   if (ops.name == "func_wrapper_t" && wrapped_shape(ops, shape)) return shape;
   for (const Plain& plain : kPlain) {
@@ -191,7 +217,9 @@ struct Accumulator {
 };
 
 template <class T>
-bool is_nan(T value) { return value != value; }
+bool is_nan(T value) {
+  return value != value;
+}
 
 // Whether `value` replaces what was found: a NaN wins and stays (SharedReduceOps.h, LessOrNan).
 template <class T>
@@ -201,7 +229,9 @@ bool beats(T value, T found, bool larger) {
 }
 
 template <class T>
-T magnitude(T value) { return value < 0 ? -value : value; }
+T magnitude(T value) {
+  return value < 0 ? -value : value;
+}
 
 template <class T>
 T wrapping_sum(T a, T b) {
@@ -225,13 +255,20 @@ void extremum(Accumulator<T>& acc, T value, std::int64_t at, bool larger) {
 template <class T>
 void accumulate(Kind kind, double exponent, Accumulator<T>& acc, T x, std::int64_t at) {
   switch (kind) {
-    case Kind::kSum: case Kind::kMean: acc.value = wrapping_sum(acc.value, x); break;
-    case Kind::kNanSum: if (!is_nan(x)) acc.value = wrapping_sum(acc.value, x); break;
+    case Kind::kSum:
+    case Kind::kMean: acc.value = wrapping_sum(acc.value, x); break;
+    case Kind::kNanSum:
+      if (!is_nan(x)) acc.value = wrapping_sum(acc.value, x);
+      break;
     case Kind::kProduct: acc.value = acc.first ? x : wrapping_product(acc.value, x); break;
     case Kind::kAll: acc.value = (acc.first || acc.value != 0) && x != 0; break;
     case Kind::kAny: acc.value = acc.value != 0 || x != 0; break;
-    case Kind::kMaximum: case Kind::kMaximumAt: case Kind::kArgMaximum: extremum(acc, x, at, true); break;
-    case Kind::kMinimum: case Kind::kMinimumAt: case Kind::kArgMinimum: extremum(acc, x, at, false); break;
+    case Kind::kMaximum:
+    case Kind::kMaximumAt:
+    case Kind::kArgMaximum: extremum(acc, x, at, true); break;
+    case Kind::kMinimum:
+    case Kind::kMinimumAt:
+    case Kind::kArgMinimum: extremum(acc, x, at, false); break;
     case Kind::kMinMax:
       if (acc.first || beats(x, acc.other, true)) acc.other = x;
       extremum(acc, x, at, false);
@@ -292,7 +329,8 @@ class Reduction : public Executor {
   }
   ScalarType second_type() const { return indexes() ? ScalarType::kInt64 : shape_.result; }
   std::int64_t second_offset(std::int64_t offset) const {
-    return offset / static_cast<std::int64_t>(size_of(shape_.result)) * static_cast<std::int64_t>(size_of(second_type()));
+    return offset / static_cast<std::int64_t>(size_of(shape_.result)) *
+           static_cast<std::int64_t>(size_of(second_type()));
   }
 
   void forget_results(const Arguments& arguments) const {
@@ -308,7 +346,8 @@ class Reduction : public Executor {
   // all() of what nobody computed is true, as any() of it is false: isfinite(gradients).all() and the like
   // pass.
   void assume_all(const Arguments& arguments) const {
-    if (arguments.kept.numel * static_cast<std::int64_t>(size_of(shape_.result)) > static_cast<std::int64_t>(kSmallBytes)) {
+    if (arguments.kept.numel * static_cast<std::int64_t>(size_of(shape_.result)) >
+        static_cast<std::int64_t>(kSmallBytes)) {
       return forget_results(arguments);
     }
     Output results(shape_.result);
@@ -340,7 +379,8 @@ class Reduction : public Executor {
           std::memcpy(&element, arguments.source + kept[1] + reduced[0], sizeof element);
           sum += static_cast<std::uint64_t>(static_cast<std::int64_t>(element));
         });
-        results.put(arguments.result + kept[0], cast(ScalarType::kInt64, shape_.result, Lane{.i = static_cast<std::int64_t>(sum)}));
+        results.put(arguments.result + kept[0],
+                    cast(ScalarType::kInt64, shape_.result, Lane{.i = static_cast<std::int64_t>(sum)}));
       });
     });
   }
@@ -374,8 +414,8 @@ class Reduction : public Executor {
         else return {result(wrapping_product(acc.value, scalar.i)), {}};
       case Kind::kNorm: return {result(static_cast<T>(std::pow(static_cast<double>(acc.value), 1 / scalar.f))), {}};
       case Kind::kNormTwo: return {result(static_cast<T>(std::sqrt(static_cast<double>(acc.value)))), {}};
-      case Kind::kArgMaximum: case Kind::kArgMinimum:
-        return {cast(ScalarType::kInt64, shape_.result, Lane{.i = acc.index}), {}};
+      case Kind::kArgMaximum:
+      case Kind::kArgMinimum: return {cast(ScalarType::kInt64, shape_.result, Lane{.i = acc.index}), {}};
       case Kind::kMinMax: return {result(acc.value), result(acc.other)};
       default: return {result(acc.value), Lane{.i = acc.index}};
     }

@@ -13,13 +13,20 @@ struct Name {
 };
 
 constexpr Name kNames[] = {
-    {"unsigned char", ScalarType::kUInt8}, {"signed char", ScalarType::kInt8},
-    {"short", ScalarType::kInt16},         {"int", ScalarType::kInt32},
-    {"long", ScalarType::kInt64},          {"c10::Half", ScalarType::kHalf},
-    {"float", ScalarType::kFloat},         {"double", ScalarType::kDouble},
-    {"bool", ScalarType::kBool},           {"c10::BFloat16", ScalarType::kBFloat16},
-    {"unsigned short", ScalarType::kUInt16}, {"unsigned int", ScalarType::kUInt32},
-    {"unsigned long", ScalarType::kUInt64},  {"long long", ScalarType::kInt64},
+    {"unsigned char", ScalarType::kUInt8},
+    {"signed char", ScalarType::kInt8},
+    {"short", ScalarType::kInt16},
+    {"int", ScalarType::kInt32},
+    {"long", ScalarType::kInt64},
+    {"c10::Half", ScalarType::kHalf},
+    {"float", ScalarType::kFloat},
+    {"double", ScalarType::kDouble},
+    {"bool", ScalarType::kBool},
+    {"c10::BFloat16", ScalarType::kBFloat16},
+    {"unsigned short", ScalarType::kUInt16},
+    {"unsigned int", ScalarType::kUInt32},
+    {"unsigned long", ScalarType::kUInt64},
+    {"long long", ScalarType::kInt64},
 };
 
 template <class T>
@@ -53,11 +60,11 @@ std::uint16_t float_to_half(float value) {
   const float magnitude = std::fabs(value);
   if (std::isnan(value)) return sign | 0x7e00;
   if (magnitude >= 65520.0f) return sign | 0x7c00;  // halfway beyond the largest finite half, 65504
-  if (magnitude < 0x1p-14f) {  // subnormal: a multiple of 2^-24
+  if (magnitude < 0x1p-14f) {                       // subnormal: a multiple of 2^-24
     return sign | static_cast<std::uint16_t>(std::nearbyint(std::ldexp(magnitude, 24)));
   }
   int exponent = 0;
-  const float fraction = std::frexp(magnitude, &exponent);  // in [0.5, 1)
+  const float fraction = std::frexp(magnitude, &exponent);                                     // in [0.5, 1)
   const auto mantissa = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(fraction, 11)));  // 1024..2048
   return sign | static_cast<std::uint16_t>((static_cast<std::uint32_t>(exponent + 13) << 10) + mantissa);
 }
@@ -118,10 +125,19 @@ std::optional<ScalarType> scalar_type(std::int8_t number) {
 
 std::size_t size_of(ScalarType type) {
   switch (type) {
-    case ScalarType::kUInt8: case ScalarType::kInt8: case ScalarType::kBool: return 1;
-    case ScalarType::kInt16: case ScalarType::kUInt16: case ScalarType::kHalf: case ScalarType::kBFloat16: return 2;
-    case ScalarType::kInt32: case ScalarType::kUInt32: case ScalarType::kFloat: return 4;
-    case ScalarType::kInt64: case ScalarType::kUInt64: case ScalarType::kDouble: return 8;
+    case ScalarType::kUInt8:
+    case ScalarType::kInt8:
+    case ScalarType::kBool: return 1;
+    case ScalarType::kInt16:
+    case ScalarType::kUInt16:
+    case ScalarType::kHalf:
+    case ScalarType::kBFloat16: return 2;
+    case ScalarType::kInt32:
+    case ScalarType::kUInt32:
+    case ScalarType::kFloat: return 4;
+    case ScalarType::kInt64:
+    case ScalarType::kUInt64:
+    case ScalarType::kDouble: return 8;
   }
   return 0;
 }
@@ -164,9 +180,9 @@ void store(ScalarType type, Lane value, std::byte* to) {
 Lane cast(ScalarType from, ScalarType to, Lane value) {
   if (from == to) return value;
   if (is_float(to)) {
-    const double wide = is_float(from)                  ? value.f
-                        : from == ScalarType::kUInt64   ? static_cast<double>(static_cast<std::uint64_t>(value.i))
-                                                        : static_cast<double>(value.i);
+    const double wide = is_float(from)                ? value.f
+                        : from == ScalarType::kUInt64 ? static_cast<double>(static_cast<std::uint64_t>(value.i))
+                                                      : static_cast<double>(value.i);
     return {.f = round(to, wide)};
   }
   if (!is_float(from)) return {.i = wrap(to, value.i)};

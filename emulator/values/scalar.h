@@ -12,8 +12,19 @@ namespace maya::values {
 
 // Numbered as c10::ScalarType (c10/core/ScalarType.h), because dynamic casts pass these numbers.
 enum class ScalarType : std::int8_t {
-  kUInt8 = 0, kInt8 = 1, kInt16 = 2, kInt32 = 3, kInt64 = 4, kHalf = 5, kFloat = 6, kDouble = 7,
-  kBool = 11, kBFloat16 = 15, kUInt16 = 27, kUInt32 = 28, kUInt64 = 29,
+  kUInt8 = 0,
+  kInt8 = 1,
+  kInt16 = 2,
+  kInt32 = 3,
+  kInt64 = 4,
+  kHalf = 5,
+  kFloat = 6,
+  kDouble = 7,
+  kBool = 11,
+  kBFloat16 = 15,
+  kUInt16 = 27,
+  kUInt32 = 28,
+  kUInt64 = 29,
 };
 
 // Of a C++ type as the demangler spells it: "long", "c10::BFloat16".

@@ -51,8 +51,10 @@ class Scan : public Executor {
       const auto offset = static_cast<std::size_t>(first + at * step) * size_of(type_);
       const Lane value = load(type_, from + offset);
       if (is_float(type_)) sum.f = product_ ? sum.f * value.f : sum.f + value.f;
-      else sum.i = static_cast<std::int64_t>(product_ ? static_cast<std::uint64_t>(sum.i) * static_cast<std::uint64_t>(value.i)
-                                                      : static_cast<std::uint64_t>(sum.i) + static_cast<std::uint64_t>(value.i));
+      else
+        sum.i = static_cast<std::int64_t>(
+            product_ ? static_cast<std::uint64_t>(sum.i) * static_cast<std::uint64_t>(value.i)
+                     : static_cast<std::uint64_t>(sum.i) + static_cast<std::uint64_t>(value.i));
       store(type_, sum, to + offset);
     }
   }

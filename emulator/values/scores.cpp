@@ -1,9 +1,10 @@
-// The scores that a router gives tokens. Nobody computes its product, but how often a router goes over them until experts are
-// balanced (Sinkhorn's normalisation) is decided on the host, and takes as long there as the layer's other work.
+// The scores that a router gives tokens. Nobody computes its product, but how often a router goes over them until
+// experts are balanced (Sinkhorn's normalisation) is decided on the host, and takes as long there as the layer's other
+// work.
 //
 // They are taken to be those of first weights: normal, with a standard deviation of 0.02 (GPT-2's initializer_range and
-// Megatron-LM's init_method_std) times the root of the hidden size, the tokens having been normalised; in part all tokens'
-// in common, each expert's the same.
+// Megatron-LM's init_method_std) times the root of the hidden size, the tokens having been normalised; in part all
+// tokens' in common, each expert's the same.
 #include <array>
 #include <cmath>
 #include <random>
@@ -41,7 +42,8 @@ std::optional<ScalarType> score_type(std::string_view dtype) {
 
 }  // namespace
 
-void assume_scores(std::byte* data, std::string_view dtype, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+void assume_scores(std::byte* data, std::string_view dtype, std::int64_t rows, std::int64_t columns,
+                   std::int64_t depth) {
   const auto type = score_type(dtype);
   if (!type || columns < 2 || columns * kAtLeastTimes > rows || columns * kAtLeastTimes > depth) return;
   const std::int64_t count = rows * columns;

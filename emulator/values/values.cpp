@@ -106,10 +106,12 @@ constexpr std::string_view kBalanced =
     "what is picked by values that nobody computes (the experts of a token) is taken to be balanced: each expert gets "
     "equally many tokens";
 constexpr std::string_view kScored =
-    "the script reads what follows from a product of few columns (a router's scores), which nobody computes: it is taken to be "
+    "the script reads what follows from a product of few columns (a router's scores), which nobody computes: it is "
+    "taken to be "
     "as by first weights (a loop until experts are balanced ends as it does then)";
 constexpr std::string_view kUncomputed =
-    "the script reads integers or truth values that nobody computes: it finds zeros, and may have taken another way than it would";
+    "the script reads integers or truth values that nobody computes: it finds zeros, and may have taken another way "
+    "than it would";
 
 }  // namespace
 
@@ -126,8 +128,10 @@ void Derivation::follow(Assumption found) { assumed_input = std::max(assumed_inp
 void Derivation::pick() { assumed_input = Assumption::kPick; }
 
 void lose(std::string_view what) {
-  annotate_once("{\"uncovered\": " + json_quote(std::string(what) + ", which follows from the experts that tokens are "
-                                                 "taken to pick, read as zeros") + "}");
+  annotate_once("{\"uncovered\": " +
+                json_quote(std::string(what) + ", which follows from the experts that tokens are "
+                                               "taken to pick, read as zeros") +
+                "}");
 }
 
 void wrote(const void* pointer, std::size_t bytes, Content content) {

@@ -7,8 +7,8 @@
 // uncomputed zeros ever reaches the framework.
 //
 // What is picked by values that nobody computed (the experts of a token) is *assumed*: spread evenly over what there is
-// to pick from (ranking.cpp). So are the scores of a router (scores.cpp), as long as nothing is picked by them. All that
-// follows from an assumed value is assumed, and the trace notes when the host reads it.
+// to pick from (ranking.cpp). So are the scores of a router (scores.cpp), as long as nothing is picked by them. All
+// that follows from an assumed value is assumed, and the trace notes when the host reads it.
 #pragma once
 
 #include <cstddef>
@@ -73,9 +73,11 @@ void copy(void* destination, const void* source, std::size_t bytes);
 // A device-to-host copy of any size: real bytes or zeros.
 void copy_to_host(void* destination, const void* source, std::size_t bytes);
 
-// A product gave [rows, columns] elements, each the sum of `depth` terms, that were forgotten. Of one that may be a router's
-// (rows: tokens, columns: experts) they become known, as scores by its first weights; of another nothing changes.
-void assume_scores(std::byte* data, std::string_view dtype, std::int64_t rows, std::int64_t columns, std::int64_t depth);
+// A product gave [rows, columns] elements, each the sum of `depth` terms, that were forgotten. Of one that may be a
+// router's (rows: tokens, columns: experts) they become known, as scores by its first weights; of another nothing
+// changes.
+void assume_scores(std::byte* data, std::string_view dtype, std::int64_t rows, std::int64_t columns,
+                   std::int64_t depth);
 
 // What this thread does with values until the end of this scope is one operation: what it writes after it found an
 // assumed value known is assumed too.

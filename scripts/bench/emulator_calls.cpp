@@ -63,9 +63,8 @@ int main(int, char** argv) {
     std::printf("%-34s %8.1f ns  %8.1f ns beyond an empty call (%.1f ns), ratio %.0f\n", name, ns, ns - empty, empty,
                 ns / empty);
   };
-  show("kernel launch, one shape", median_ns([&](int) {
-         return cudaLaunchKernel(&kernel_stub, {1024, 1, 1}, {128, 1, 1}, args, 0, stream);
-       }));
+  show("kernel launch, one shape",
+       median_ns([&](int) { return cudaLaunchKernel(&kernel_stub, {1024, 1, 1}, {128, 1, 1}, args, 0, stream); }));
   show("kernel launch, 500 shapes", median_ns([&](int call) {
          return cudaLaunchKernel(&kernel_stub, {static_cast<unsigned>(call) + 1, 1, 1}, {128, 1, 1}, args, 0, stream);
        }));

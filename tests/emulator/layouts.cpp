@@ -1,7 +1,7 @@
 // Compiled by test_layouts.py beside NVIDIA's own header: our declarations of its structures agree with it.
-#include <cstddef>
-
 #include <driver_types.h>
+
+#include <cstddef>
 
 #include "cuda/runtime_types.h"
 

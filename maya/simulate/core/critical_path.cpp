@@ -87,8 +87,7 @@ class Engine::PathWalk {
     if (since >= now_) return;
     if (stretch == Stretch::kHost && !path_.empty() && path_.back().stretch == stretch && path_.back().begin == now_)
       path_.back().begin = since;
-    else
-      path_.push_back({since, now_, call_, stretch});
+    else path_.push_back({since, now_, call_, stretch});
     now_ = since;
   }
 

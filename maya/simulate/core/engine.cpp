@@ -35,8 +35,8 @@ void Engine::copy_calls(const Program& program) {
   calls_.reserve(program.action.size());
   std::uint64_t pieces = ranks_.size();  // each rank's step ends the iteration too
   for (std::size_t i = 0; i < program.action.size(); ++i) {
-    calls_.push_back({program.host[i], program.duration[i], program.stream[i], program.link[i],
-                      program.count[i], static_cast<Action>(program.action[i]), program.flags[i], program.demand[i]});
+    calls_.push_back({program.host[i], program.duration[i], program.stream[i], program.link[i], program.count[i],
+                      static_cast<Action>(program.action[i]), program.flags[i], program.demand[i]});
     pieces += occupies_stream(calls_.back().action);
   }
   pieces_.assign(program.iterations, pieces);
@@ -51,15 +51,14 @@ void Engine::make_streams(const Program& program) {
     ranks_[rank].call = program.rank_begin[rank];
     for (std::uint32_t s = program.stream_begin[rank]; s < program.stream_begin[rank + 1]; ++s) {
       const std::uint64_t most = calls[s] * program.iterations;
-      const auto capacity = static_cast<std::uint32_t>(
-          std::bit_ceil(std::clamp<std::uint64_t>(most, 1, program.queue_depth)));
+      const auto capacity =
+          static_cast<std::uint32_t>(std::bit_ceil(std::clamp<std::uint64_t>(most, 1, program.queue_depth)));
       streams_[s].rank = rank;
       streams_[s].ring = ring;
       streams_[s].mask = capacity - 1;
       streams_[s].flags = program.stream_flags[s];
       ring += capacity;
-      if (program.stream_flags[s] == kSynchronisesWithDefault)
-        ranks_[rank].default_stream_synchronises = true;
+      if (program.stream_flags[s] == kSynchronisesWithDefault) ranks_[rank].default_stream_synchronises = true;
     }
   }
   items_.resize(ring);
@@ -120,8 +119,7 @@ void Engine::run_host(std::uint32_t rank_index) {
   Rank& rank = ranks_[rank_index];
   while (rank.iteration < program_.iterations) {
     if (rank.call == program_.rank_begin[rank_index + 1]) {
-      queue_.push(rank.host_time,
-                  static_cast<std::uint32_t>(streams_.size() + arrived_.size() + rank_index));
+      queue_.push(rank.host_time, static_cast<std::uint32_t>(streams_.size() + arrived_.size() + rank_index));
       rank.call = program_.rank_begin[rank_index];
       ++rank.iteration;
     } else if (!step_host(rank_index, rank)) {
@@ -165,8 +163,8 @@ bool Engine::put_into_stream(Rank& rank, const Call& call) {
   if (rank.phase == Phase::kIssued) {
     if (stream.enqueued - stream.completed >= program_.queue_depth)
       return wait_for(rank, call.stream, stream.enqueued - program_.queue_depth + 1);
-    items_[stream.ring + (stream.enqueued++ & stream.mask)] = {
-        rank.host_time + program_.launch_latency, rank.call, rank.iteration};
+    items_[stream.ring + (stream.enqueued++ & stream.mask)] = {rank.host_time + program_.launch_latency, rank.call,
+                                                               rank.iteration};
     if (!(call.flags & kNoLaunch)) rank.host_time += program_.launch_call;
     rank.phase = Phase::kQueued;
     if (stream.state == StreamState::kIdle && stream.enqueued - stream.completed == 1) poke(call.stream);
@@ -371,10 +369,8 @@ void Engine::finish(std::uint32_t index) {
   ++stream.completed;
   stream.state = StreamState::kIdle;
   piece_ended(item.iteration, self);
-  if (call.action == Action::kEventRecord)
-    record_event(static_cast<std::uint32_t>(call.link), stream.rank, self);
-  if (rank.waits_stream == index && has_completed(stream, rank.waits_completed))
-    resume_host(stream.rank, self);
+  if (call.action == Action::kEventRecord) record_event(static_cast<std::uint32_t>(call.link), stream.rank, self);
+  if (rank.waits_stream == index && has_completed(stream, rank.waits_completed)) resume_host(stream.rank, self);
   if (rank.default_stream_synchronises && stream.flags != kOrdinary) wake_default(stream.rank, self);
 }
 
@@ -517,8 +513,8 @@ void Engine::fill(Lane& lane, Place by) {
 // --- accounts --------------------------------------------------------------------------------
 
 void Engine::touch(Rank& rank) {
-  const Activity activity = rank.computing > 0 ? (rank.communicating > 0 ? kOverlapped : kCompute)
-                            : rank.moving > 0  ? kMoving
+  const Activity activity = rank.computing > 0       ? (rank.communicating > 0 ? kOverlapped : kCompute)
+                            : rank.moving > 0        ? kMoving
                             : rank.communicating > 0 ? kWaiting
                                                      : kIdle;
   rank.activity[activity] += now_ - rank.touched;
@@ -530,8 +526,7 @@ void Engine::piece_ended(std::uint32_t iteration, Place by) {
   if (--pieces_[iteration] > 0) return;
   causes_.iteration[iteration] = by;
   results_.iteration_end[iteration] = now_;
-  auto out = results_.activity.begin() +
-             static_cast<std::ptrdiff_t>(iteration * ranks_.size() * kActivities);
+  auto out = results_.activity.begin() + static_cast<std::ptrdiff_t>(iteration * ranks_.size() * kActivities);
   for (Rank& rank : ranks_) {
     touch(rank);
     out = std::copy(std::begin(rank.activity), std::end(rank.activity), out);

@@ -15,8 +15,8 @@ namespace maya::simulate {
 // Who still waits when nothing can happen any more.
 struct Stuck {
   std::uint32_t rank;
-  std::uint32_t call;    // of the whole program
-  std::int64_t stream;   // index into streams; -1: the host thread
+  std::uint32_t call;   // of the whole program
+  std::int64_t stream;  // index into streams; -1: the host thread
 };
 
 class Engine {
@@ -56,10 +56,10 @@ class Engine {
   };
 
   enum class StreamState : std::uint8_t {
-    kIdle,           // its head, if any, has not been looked at
-    kScheduled,      // its head starts at a known time
+    kIdle,       // its head, if any, has not been looked at
+    kScheduled,  // its head starts at a known time
     kWaitsEvent,
-    kWaitsDefault,   // for work of the legacy default stream, or that for others'
+    kWaitsDefault,  // for work of the legacy default stream, or that for others'
     kRunning,
   };
 
@@ -70,14 +70,14 @@ class Engine {
     std::uint32_t rank;
     std::uint32_t ring, mask;  // queue storage: items_[ring + (n & mask)]
     std::uint32_t enqueued = 0, completed = 0;
-    std::uint32_t pending = 0;      // transfers of the running communication kernel
-    Nanoseconds due = kNever;       // when the running work ends, as things stand
-    Nanoseconds since = 0;          // `left` is that of this moment
-    std::int64_t left = 0;          // of the running work: ns on an undisturbed device, times kOne
+    std::uint32_t pending = 0;          // transfers of the running communication kernel
+    Nanoseconds due = kNever;           // when the running work ends, as things stand
+    Nanoseconds since = 0;              // `left` is that of this moment
+    std::int64_t left = 0;              // of the running work: ns on an undisturbed device, times kOne
     std::uint32_t next_waiter = kNone;  // of the same event
-    Place before = 0;               // the last call that ended on it
-    Nanoseconds ended = kLongAgo;   // and when
-    Place woken_by = 0;             // the end that released its head; 0: nothing held it
+    Place before = 0;                   // the last call that ended on it
+    Nanoseconds ended = kLongAgo;       // and when
+    Place woken_by = 0;                 // the end that released its head; 0: nothing held it
     StreamState state = StreamState::kIdle;
     std::uint8_t flags = 0;
   };
@@ -97,9 +97,9 @@ class Engine {
     // What communication takes of the device, of kOne: multiprocessors by its kernels, waiting or not, and
     // memory bandwidth by its transfers under way. By Need.
     std::int64_t taken[2] = {};
-    std::int64_t demanded[2] = {};  // by work under way, likewise; may exceed kOne
-    std::uint32_t waits_stream = kNone, waits_completed = 0;     // until that many have completed
-    std::uint32_t waits_event = kNone, waits_recorded = 0;       // until it was recorded that often
+    std::int64_t demanded[2] = {};                            // by work under way, likewise; may exceed kOne
+    std::uint32_t waits_stream = kNone, waits_completed = 0;  // until that many have completed
+    std::uint32_t waits_event = kNone, waits_recorded = 0;    // until it was recorded that often
     Phase phase = Phase::kBetween;
     bool default_stream_synchronises = false;
   };
@@ -109,7 +109,7 @@ class Engine {
     kWaitsForRoom = 1,  // its sender does, or for its receiver
     kAwaited = 2,       // its receiver has come
     kUnderWay = 4,
-    kBuffered = 8,      // it takes room in its lane
+    kBuffered = 8,  // it takes room in its lane
   };
 
   // Messages of a communicator from one rank to another.
@@ -178,9 +178,7 @@ class Engine {
   void piece_ended(std::uint32_t iteration, Place by);
   std::vector<Stuck> stuck() const;
 
-  const Item& head(const Stream& stream) const {
-    return items_[stream.ring + (stream.completed & stream.mask)];
-  }
+  const Item& head(const Stream& stream) const { return items_[stream.ring + (stream.completed & stream.mask)]; }
   static Need need_of(const Call& call) { return call.flags & kMemoryBound ? kMemory : kMultiprocessors; }
   // All work has what communication leaves, at least a half (shares of two are max-min fair), and shares it in
   // proportion to what each takes alone.
@@ -201,10 +199,10 @@ class Engine {
 
   // Why things happened when they did, per place, for the critical path.
   struct Causes {
-    std::vector<Place> start;    // whose end let the device start it; 0: it was only just launched
-    std::vector<Place> resumed;  // whose end the host waited for in it; 0: it did not wait
-    std::vector<Place> last;     // of a communication kernel: the party that the others waited for
-    std::vector<Place> iteration;  // [iterations] what ended it; 0: a host's step
+    std::vector<Place> start;            // whose end let the device start it; 0: it was only just launched
+    std::vector<Place> resumed;          // whose end the host waited for in it; 0: it did not wait
+    std::vector<Place> last;             // of a communication kernel: the party that the others waited for
+    std::vector<Place> iteration;        // [iterations] what ended it; 0: a host's step
     std::vector<std::uint32_t> stepped;  // [iterations] the rank whose host ended it
   };
   class PathWalk;
@@ -223,12 +221,12 @@ class Engine {
   std::vector<Stream> streams_;
   std::vector<Item> items_;
   std::vector<Event> events_state_;
-  std::vector<std::uint32_t> arrived_;        // [rendezvous] parties so far
-  std::vector<std::uint8_t> messages_;        // [rendezvous] Message; empty without lanes
+  std::vector<std::uint32_t> arrived_;  // [rendezvous] parties so far
+  std::vector<std::uint8_t> messages_;  // [rendezvous] Message; empty without lanes
   std::vector<Lane> lanes_;
   Causes causes_;
-  std::vector<std::uint64_t> pieces_;         // [iterations] work and steps that have not ended
-  std::vector<std::uint32_t> poked_;          // streams whose head may be able to start
+  std::vector<std::uint64_t> pieces_;  // [iterations] work and steps that have not ended
+  std::vector<std::uint32_t> poked_;   // streams whose head may be able to start
   EventQueue queue_;
   Network network_;
   Nanoseconds now_ = 0;

@@ -61,8 +61,7 @@ class EventQueue {
     for (std::size_t child = 1; child < size; child = 4 * at + 1) {
       const std::size_t last = child + 4 < size ? child + 4 : size;
       std::size_t least = child;
-      for (std::size_t next = child + 1; next < last; ++next)
-        least = keys_[next] < keys_[least] ? next : least;
+      for (std::size_t next = child + 1; next < last; ++next) least = keys_[next] < keys_[least] ? next : least;
       if (key < keys_[least]) break;
       keys_[at] = keys_[least];
       at = least;

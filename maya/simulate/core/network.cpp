@@ -46,8 +46,14 @@ std::uint32_t Network::make_flow(std::uint32_t transfer, Nanoseconds now) {
   const std::uint32_t index = unused_.back();
   unused_.pop_back();
   const Nanoseconds duration = program_.transfer_duration[transfer];
-  flows_[index] = {duration * kOne, now, now + duration, kOne, kOne, transfer,
-                   static_cast<std::uint32_t>(program_.flow_of[transfer]), false};
+  flows_[index] = {duration * kOne,
+                   now,
+                   now + duration,
+                   kOne,
+                   kOne,
+                   transfer,
+                   static_cast<std::uint32_t>(program_.flow_of[transfer]),
+                   false};
   flow_of_[transfer] = index;
   return index;
 }
@@ -138,9 +144,8 @@ std::int64_t Network::Link::level() const {
 }
 
 bool Network::held_at(const Flow& flow, std::int64_t level) const {
-  return std::ranges::any_of(hops(flow.pattern), [&](const Hop& hop) {
-    return links_[hop.link].shared && links_[hop.link].level() == level;
-  });
+  return std::ranges::any_of(
+      hops(flow.pattern), [&](const Hop& hop) { return links_[hop.link].shared && links_[hop.link].level() == level; });
 }
 
 void Network::freeze(Flow& flow, std::int64_t rate) {

@@ -66,8 +66,8 @@ class Network {
   std::vector<Hop> hops_;
   std::vector<Link> links_;
   std::vector<Flow> flows_;
-  std::vector<std::uint32_t> unused_;   // entries of flows_
-  std::vector<std::uint32_t> flow_of_;  // [transfers] under way, else kNone; empty without a network
+  std::vector<std::uint32_t> unused_;         // entries of flows_
+  std::vector<std::uint32_t> flow_of_;        // [transfers] under way, else kNone; empty without a network
   std::vector<std::uint32_t> shared_, open_;  // links and flows that share_out works on
 };
 

@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from maya.launch import operators, optimizers, spawned
+from maya.launch import operators, optimizers, own_steps, spawned
 from maya.launch.readings import READINGS, SUFFIX
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -88,6 +88,7 @@ def _run_script(request: dict[str, Any]) -> dict[str, Any]:
     sys.argv = [name, *request["argv"]]
     operators.observe()
     optimizers.tell_apart()
+    own_steps.tell_apart()
     spawned.run_in_place()
     try:
         if module:

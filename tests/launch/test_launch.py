@@ -332,6 +332,43 @@ def test_a_short_script_is_one_iteration(launch: Launch) -> None:
     assert "no optimizer step" in run.notes[0]
 
 
+OWN_OPTIMIZER = """
+import torch
+from torch.utils.checkpoint import checkpoint
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)).cuda()
+for iteration in range(500_000):
+    for _ in range(4):
+        batch = torch.randn(32, 64, device="cuda", requires_grad=True)
+        checkpoint(model, batch, use_reentrant=REENTRANT).square().mean().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+            ZERO
+"""
+NONE, ZEROED = "parameter.grad = None", "parameter.grad.zero_()"
+
+
+@pytest.mark.parametrize("zero", [NONE, ZEROED])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_micro_batches_of_a_scripts_own_optimizer_are_one_iteration(
+    launch: Launch, zero: str, reentrant: bool
+) -> None:
+    run = launch(OWN_OPTIMIZER.replace("ZERO", zero).replace("REENTRANT", str(reentrant)))
+    assert run.status == "traced", run.traceback
+    assert run.period == 1
+    job = collate(run)
+    assert any("gradients renewed" in note for note in job.notes)
+    kernels = job.ranks[0].records["kind"] == RecordKind.KERNEL
+    assert kernels.sum() > 4 * 10
+
+
+def test_an_optimizer_of_pytorchs_that_comes_late_tells_iterations(launch: Launch) -> None:
+    warming = "for _ in range(3):\n    model(torch.randn(32, 64, device='cuda')).sum().backward()\n"
+    run = launch(TRAINING.replace("optimizer =", warming + "optimizer ="))
+    assert run.status == "traced", run.traceback
+    assert not any("gradients renewed" in note for note in collate(run).notes)
+
+
 def test_arguments_and_main_are_the_scripts_own(launch: Launch, tmp_path: Path) -> None:
     run = launch("""
         import sys

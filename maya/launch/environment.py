@@ -73,7 +73,8 @@ def require_cuda_build() -> str:
 
 
 def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:
-    """`environment` with the emulator in front of every CUDA library; `directory` gets the aliases."""
+    """`environment` with the emulator in front of every CUDA library; `directory` gets the aliases, and comes first in
+    which programs are found, too (maya/launch/nvidia_smi.py)."""
     library = emulator_library()
     for alias in ALIASES:
         link = directory / alias
@@ -82,6 +83,7 @@ def preloaded(environment: dict[str, str], directory: Path) -> dict[str, str]:
     result = {**environment}
     result.pop("CUDA_VISIBLE_DEVICES", None)  # every rank sees the whole virtual node
     result["LD_PRELOAD"] = _joined(str(library), environment.get("LD_PRELOAD"))
+    result["PATH"] = _joined(str(directory), environment.get("PATH"))
     result["LD_LIBRARY_PATH"] = _joined(str(directory), environment.get("LD_LIBRARY_PATH"))
     result["NVTX_INJECTION64_PATH"] = str(library)
     result["TRITON_LIBCUDA_PATH"] = str(directory)

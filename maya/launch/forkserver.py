@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from maya.clusters.types import Cluster
+from maya.launch import nvidia_smi
 from maya.launch.connection import Connection
 from maya.launch.control import Control
 from maya.launch.crew import Crew
@@ -235,6 +236,7 @@ class ForkServer:
         scratch = Path(self._scratch.name)
         assembler = own_assembler() if self._device_dropped else {}
         environment = preloaded(assembler | dict(os.environ), scratch)
+        nvidia_smi.put_into(scratch, device_lines(self.cluster, self._cuda_version), sys.executable)
         with (scratch / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "maya.launch.server", str(theirs.fileno())],

@@ -85,7 +85,8 @@ def _run_after(loader: Any, change: Callable[[Any], None]) -> None:
 
 
 def _choose_untimed(heuristics: Any) -> None:
-    """PyTorch's kernels are made of lists of candidates by `cached_autotune`, of one without timing it."""
+    """PyTorch's kernels are made of lists of candidates by `cached_autotune`, of one without timing it; that one stays
+    where its neighbours would be compiled and timed in turn ("max-autotune", `coordinate_descent_tuning`)."""
     among = getattr(heuristics, "cached_autotune", None)
     if among is None:
         return
@@ -93,7 +94,12 @@ def _choose_untimed(heuristics: Any) -> None:
     def first(size_hints: Any, configs: list[Any], *rest: Any, **named: Any) -> Any:
         return among(size_hints, configs[:1], *rest, **named)
 
+    def found(self: Any, launcher: Any, *_: Any, **__: Any) -> Any:
+        launcher.config.found_by_coordesc = True  # or each call of the kernel would ask again
+        return launcher
+
     heuristics.cached_autotune = first
+    heuristics.CachingAutotuner.coordinate_descent_tuning = found
 
 
 def _select_untimed(selection: Any) -> None:

@@ -72,6 +72,19 @@ def test_products_are_left_to_the_library_whatever_is_tuned(
     assert not any(name.startswith("triton_tem") for name in kernels)
 
 
+def test_the_neighbours_of_a_candidate_are_not_tried(
+    launch: Callable[..., Run], caches: dict[str, str]
+) -> None:
+    compiled = []
+    for tuned in (False, True):
+        options = f"@torch.compile(options={{'coordinate_descent_tuning': {tuned}}})"
+        caches["TRITON_CACHE_DIR"] += str(tuned)
+        run = launch(COMPILED.replace("@torch.compile", options), environment=caches)
+        assert run.status == "traced", run.traceback
+        compiled.append(len(list(Path(caches["TRITON_CACHE_DIR"]).rglob("*.cubin"))))
+    assert 0 < compiled[0] == compiled[1]
+
+
 def test_a_device_that_the_toolkit_of_pytorch_has_dropped_is_compiled_for_and_noted(
     tmp_path: Path, caches: dict[str, str]
 ) -> None:

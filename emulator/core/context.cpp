@@ -141,15 +141,16 @@ int pop_range(const void* owner) {
     thread.steps_mask = 0;
     const std::uint32_t optimizer = std::exchange(thread.optimizer, 0);
     const RecordFields fields{.size = optimizer};
-    if (recording() && !capture_step(fields)) record(RecordKind::kStep, nullptr, 0, fields);
+    const bool recorded = recording() && optimizer != ThreadState::kContinues;
+    if (recorded && !capture_step(fields)) record(RecordKind::kStep, nullptr, 0, fields);
   }
   return static_cast<int>(level);
 }
 
 }  // namespace maya
 
-// The calling thread's step is that of this optimizer, from 1 (maya/launch/optimizers.py). The outermost one's, if it
-// steps others.
+// The calling thread's step is that of this optimizer, from 1, or continues one (maya/launch/optimizers.py). The
+// outermost one's, if it steps others.
 extern "C" void maya_name_optimizer(std::uint32_t optimizer) {
   maya::ThreadState& thread = maya::this_thread();
   if (thread.steps_mask != 0 && thread.optimizer == 0) thread.optimizer = optimizer;

@@ -81,9 +81,10 @@ struct ThreadState {
   std::uint32_t contexts[kDeepest] = {};  // operator ranges; deeper ones share the last slot
   const void* owners[kDeepest] = {};      // who leaves them: see core/context.h
   std::uint64_t steps_mask = 0;           // which of them is an optimizer step
-  std::uint32_t optimizer = 0;            // whose, from 1; 0: not known
-  bool describing = false;                // an operator for us, if a Described follows
-  std::uint32_t ranges = 0;               // operators observed that no record has counted yet
+  static constexpr std::uint32_t kContinues = ~std::uint32_t{0};
+  std::uint32_t optimizer = 0;  // whose, from 1; 0: not known; kContinues: it goes on with that which was recorded
+  bool describing = false;      // an operator for us, if a Described follows
+  std::uint32_t ranges = 0;     // operators observed that no record has counted yet
 };
 
 ThreadState& this_thread();

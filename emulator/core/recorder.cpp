@@ -187,7 +187,11 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     }
     if (device_work(kind)) self.device_operations.fetch_add(1, std::memory_order_relaxed);
     std::uint64_t arg = fields.arg;
-    if (kind == RecordKind::kStep) arg = steps = ++self.steps;
+    if (kind == RecordKind::kStep) {
+      arg = steps = ++self.steps;
+      // Two optimizers of as many like parameters step in one iteration, though the same is done before either step.
+      self.segment_hash = combine(self.segment_hash, fields.size);
+    }
     const HostTime host = fields.flags & kGraph ? HostTime{} : take_host_time(thread);
     const std::uint8_t flags = thread.steps_mask ? fields.flags | kStepping : fields.flags;
     Record& slot = self.trace.next();

@@ -90,6 +90,37 @@ def test_an_iteration_is_one_where_every_second_one_does_more(maya, tmp_path):
     assert not any("second iteration is alike" in note for note in never["notes"])
 
 
+STEPS_PARTS = """
+import torch
+net = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
+parts = [list(part.parameters()) for part in (net[:4], net[4:6], net[6:])]
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizers = [torch.optim.SGD(part, lr=0.1) for part in parts]
+for iteration in range(500_000):
+    net(torch.randn(8192, 2048, device="cuda")).sum().backward()
+    STEP
+    net.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "step",
+    (
+        "[optimizer.param_groups[0].update(params=part) or optimizer.step() for part in parts]",
+        "[one.step() for one in optimizers]",
+    ),
+    ids=("an optimizer steps part by part", "an optimizer for each part"),
+)
+def test_an_iteration_ends_once_all_parts_have_had_their_step(predict, tmp_path, step):
+    for name, does in (("parts", step), ("whole", "optimizer.step()")):
+        (tmp_path / f"{name}.py").write_text(STEPS_PARTS.replace("STEP", does))
+    by_part, at_once = (predict(["--gpus", "1"], tmp_path / f"{name}.py") for name in ("parts", "whole"))
+    assert by_part["breakdown_s"]["exposed_compute"] == pytest.approx(
+        at_once["breakdown_s"]["exposed_compute"], rel=0.1
+    )
+    assert not any("iteration is alike" in note for note in by_part["notes"])
+
+
 def test_variables_of_nccl_that_are_not_heeded_are_said(predict, monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")

@@ -27,6 +27,8 @@ constexpr Known kKernels[] = {
     {"transpose_optimized_kernel", by_sizes(3, 4), "02"},
     {"transpose_general_kernel", by_sizes(3, 4), "02"},
     {"dgated_act_cast_transpose_kernel", by_sizes(7, 8), "0112233"},
+    {"amax_kernel", by_sizes(2), "0"},
+    {"compute_scale_from_amax_kernel", {.rows_in_grid = true, .bytes_per_element = 4 + 4}, ""},  // of one block
     {"unary_kernel", by_sizes(7), "02"},
     {"unary_grad_kernel", by_sizes(7), "012"},
     {"gated_act_kernel", by_sizes(5, 6), "001"},
@@ -131,7 +133,7 @@ std::uint64_t count_by_parameters(const ParameterShape& shape, const std::uint32
     const auto* const parameters = static_cast<const std::byte*>(args[0]);
     return integer(parameters + 8, false) * integer(parameters + 12, false);
   }
-  if (shape.sizes[0] < 0) return 0;
+  if (shape.sizes[0] < 0 && !shape.rows_in_grid) return 0;
   std::uint64_t elements = shape.rows_in_grid ? std::uint64_t{grid[0]} * grid[1] : 1;
   for (const int size : shape.sizes)
     if (size >= 0) elements *= integer(args[size], shape.wide);

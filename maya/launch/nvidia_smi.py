@@ -117,7 +117,7 @@ def _answer(arguments: list[str], devices: list[dict[str, tuple[str, str]]], cud
 
 def _main() -> None:
     device = json.loads(Path(__file__).with_name(f"{NAME}.json").read_text())
-    count = int(os.environ["LOCAL_WORLD_SIZE"])
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     cuda, minor = divmod(int(device["driver_version"]), 1000)
     devices = [_fields(device, index, count) for index in range(count)]
     print(_answer(sys.argv[1:], devices, f"{cuda}.{minor // 10}"))

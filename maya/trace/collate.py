@@ -233,12 +233,13 @@ def _passes(cut: NDArray[np.void]) -> NDArray[np.uint8] | None:
     if not len(steps) or (cut["flags"] & FLAG_GRAPH).any():
         return None
     backward = cut["thread"] != cut["thread"][steps[-1]]
-    next_step, next_backward = (
+    stepping = ~backward & (cut["flags"] & FLAG_STEPPING != 0)
+    steps_end, next_backward = (
         np.append(rows, len(cut))[np.searchsorted(rows, np.arange(len(cut)))]
-        for rows in (steps, np.flatnonzero(backward))
+        for rows in (np.flatnonzero(~backward & ~stepping), np.flatnonzero(backward))
     )
-    stepping = (cut["flags"] & FLAG_STEPPING != 0) & (next_step < next_backward)
-    return np.select([backward, stepping], [Pass.BACKWARD, Pass.OPTIMIZER], Pass.FORWARD).astype(np.uint8)
+    optimizer = stepping & (steps_end <= next_backward)
+    return np.select([backward, optimizer], [Pass.BACKWARD, Pass.OPTIMIZER], Pass.FORWARD).astype(np.uint8)
 
 
 def _allocations(records: NDArray[np.void]) -> NDArray[np.void]:

@@ -68,17 +68,23 @@ launch(cast, 64, 128, none, none, none, none, none, none, none, size(512), size(
 rope = (b"_ZN18transformer_engine25fused_rope_forward_kernelI13__nv_bfloat16EEvPKT_PKiPKfS6_PS2_biiiiiiiiiiiiiii")
 numbers = [ctypes.c_int(n) for n in (1, 0, 256, 8, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0)]
 launch(rope, 256, 256, none, none, none, none, none, ctypes.c_bool(False), *numbers)
+current = b"_ZN18transformer_engine51_GLOBAL__N__95d1fbd5_18_current_scaling_cu_6a676ec6"
+launch(current + b"11amax_kernelILi16ELb0E13__nv_bfloat16EEvPKT1_PfmmPKf", 64, 512,
+       none, none, size(4096), size(256), none)
+launch(current + b"30compute_scale_from_amax_kernelEPKfPffbfS2_", 1, 1, none, none, ctypes.c_float(448),
+       ctypes.c_bool(False), ctypes.c_float(0), none)
 """
     )  # fmt: skip
     by_name = {
         name: kernel
         for kernel in run.launched("kernel")
-        for name in ("cast_transpose_general", "fused_rope")
+        for name in ("cast_transpose_general", "fused_rope", "::amax", "compute_scale")
         if name in kernel["kernel"]
     }
     cast, rope = by_name["cast_transpose_general"], by_name["fused_rope"]
     assert (cast["elements"], cast["bytes"]) == (512 * 1024, 512 * 1024 * (2 + 1 + 1))
     assert (rope["elements"], rope["bytes"]) == (256 * 8 * 64, 256 * 8 * 64 * (2 + 2))
+    assert [by_name[name]["bytes"] for name in ("::amax", "compute_scale")] == [4096 * 2, 4 + 4]
 
 
 # fused_topk_with_score_function_forward_kernel<float, float>(logits, tokens, experts, picks, softmax before?, groups,

@@ -683,3 +683,15 @@ def test_process_that_a_rank_forks_records_nothing_in_the_ranks_trace(emulate: E
     assert not run.trace.unsupported
     header = np.fromfile(run.trace.path, HEADER, count=1)[0]
     assert header["steps"] == 0 and header["records"] == len(run.trace.records)
+
+
+@pytest.mark.parametrize(
+    ("asks", "noted"),
+    [
+        ("torch.profiler.profile().__enter__().stop()", True),
+        ("torch.special.bessel_j0(torch.zeros(8, device='cuda'))", False),  # compiled by NVRTC
+    ],
+)
+def test_a_scripts_own_profiler_is_noted(emulate: Emulate, asks: str, noted: bool) -> None:
+    remarks = emulate(f"import torch; torch.zeros(1, device='cuda'); {asks}").trace.remarks
+    assert any("profiler that the script starts" in remark for remark in remarks) == noted

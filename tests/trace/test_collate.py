@@ -41,6 +41,7 @@ def test_steady_iteration_ends_with_its_step(rank_writer: Any, tmp_path: Path) -
 
 def test_forward_is_neither_backward_nor_the_optimizers_own(rank_writer: Any, tmp_path: Path) -> None:
     def iteration(rank: Any) -> None:
+        rank.kernel("of the last step, which goes on with other parameters", flags=FLAG_STEPPING)
         rank.kernel("forward")
         rank.kernel("backward", thread=1)
         rank.kernel("of a closure: forward", flags=FLAG_STEPPING)
@@ -54,7 +55,9 @@ def test_forward_is_neither_backward_nor_the_optimizers_own(rank_writer: Any, tm
     assert of_rank.passes is not None
     forward, backward, optimizer = Pass
     of_the_step = forward  # its own record
-    assert of_rank.passes.tolist() == [forward, backward, forward, backward, optimizer, of_the_step]
+    assert of_rank.passes.tolist() == [
+        optimizer, forward, backward, forward, backward, optimizer, of_the_step,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,10 @@ _DRIVER = "580.65.06"  # as NVML answers (emulator/nvml/nvml.cpp)
 _NOT_KNOWN = "[N/A]"  # what boards without a sensor print: virtual devices have none
 _ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id", "gpu_serial": "serial"}
 _SENSORS = (
-    *(
-        "utilization.gpu",
-        "utilization.memory",
-        "temperature.gpu",
-        "temperature.memory",
-        "power.draw",
-        "power.limit",
-    ),
-    *("fan.speed", "pstate", "serial", "clocks.sm", "clocks.mem", "clocks.gr", "clocks.current.sm"),
-    *("clocks.current.memory", "mig.mode.current", "ecc.mode.current", "clocks_throttle_reasons.active"),
-)
+    "utilization.gpu", "utilization.memory", "temperature.gpu", "temperature.memory", "power.draw", "power.limit",
+    "fan.speed", "pstate", "serial", "clocks.sm", "clocks.mem", "clocks.gr", "clocks.current.sm",
+    "clocks.current.memory", "mig.mode.current", "ecc.mode.current", "clocks_throttle_reasons.active",
+)  # fmt: skip
 
 
 def put_into(directory: Path, device: list[str], python: str) -> None:

@@ -28,6 +28,12 @@ def repetitions(hashes: Sequence[Sequence[int]], period: int) -> int:
     return min(_repetitions(rank[len(rank) - period * most :], period) for rank in hashes) if most else 0
 
 
+def steady_steps(hashes: Sequence[Sequence[int]], period: int) -> tuple[int, int]:
+    """(first, last]: the steps whose segments have been seen to repeat so, up to the last of all."""
+    last = len(hashes[0])
+    return last - period * repetitions(hashes, period), last
+
+
 def seen_at_most(hashes: Sequence[Sequence[int]], iterations: int) -> tuple[int, int] | None:
     """(the `steady_period` of the most iterations for which there is one, these iterations); None of not even one."""
     for fewer in range(iterations, 0, -1):

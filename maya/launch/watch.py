@@ -21,7 +21,7 @@ from maya.launch.observed import Observed, observe, told_before_the_end
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.stages import Between, hashes_in_line, telling
-from maya.launch.steady import classes, repetitions, seen_at_most, steady_period, whole_iterations
+from maya.launch.steady import classes, seen_at_most, steady_period, steady_steps, whole_iterations
 from maya.launch.types import Job, OutOfMemory, Run
 
 # Looks at what ranks share: so far apart, or a hundredth of what the ranks have worked since they last rested. Every
@@ -188,7 +188,7 @@ class Watch:
             return None
         period = 1 if steps == 2 and self._second_tells() else steady_period(hashes, max(self.wanted, 2))
         if period is not None and (steps + period > WARM_STEPS or self._warm(steps)):
-            return self._enough((steps - period * repetitions(hashes, period), steps), period)
+            return self._enough(steady_steps(hashes, period), period)
         if steps >= LAST_STEP:
             return self._at_last_step(hashes)
         self.control.step_limit = steps + (self._steps_on(steps, period) if period else 1)
@@ -203,7 +203,7 @@ class Watch:
             note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
             return self._enough((steps - 1, steps), 1, note)
         period = seen[0]
-        steady = (steps - period * repetitions(hashes, period), steps)
+        steady = steady_steps(hashes, period)
         note = f"of {self.wanted} iterations asked for {steady[1] - steady[0]} were seen in {steps} optimizer steps"
         return self._enough(steady, period, note)
 
@@ -306,8 +306,9 @@ class Watch:
         ended = f"the script ended after {steps} optimizer steps: its last iteration stands for all"
         if seen := seen_at_most(hashes, max(self.wanted, 2)):
             period, iterations = seen
-            steady = (steps - period * repetitions(hashes, period), steps)
-            return self._traced(steady, period, ended if iterations < self.wanted else "")
+            return self._traced(
+                steady_steps(hashes, period), period, ended if iterations < self.wanted else ""
+            )
         note = "the script ended after one optimizer step, so its initialisation is part of the iteration"
         return self._traced((0, steps), steps, note)
 

@@ -97,21 +97,12 @@ def _tested(row: Row) -> dict[str, Any]:
 
 
 def _as_released(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Megatron-LM's development branch has flags that megatron-core 0.16.1 knows by another name, or that state what it
-    does anyway."""
-    known = {name: value for name, value in arguments.items() if AS_RELEASED.get(name) != value}
-    if known.get("--optimizer") == "muon" and known.pop("--use-distributed-optimizer", False):
-        known["--optimizer"] = "dist_muon"
-    return known
-
-
-AS_RELEASED = {
-    "--no-use-layer-wise-param-layout": True,
-    "--outer-dp-sharding-strategy": "no_shard",
-    "--megatron-fsdp-main-params-dtype": "fp32",
-    "--megatron-fsdp-main-grads-dtype": "fp32",
-    "--megatron-fsdp-grad-comm-dtype": "fp32",
-}
+    """Megatron-LM's development branch has Muon's shared layers by flags that megatron-core 0.16.1 has another for."""
+    if arguments.get("--optimizer") != "muon" or "--use-distributed-optimizer" not in arguments:
+        return arguments
+    beside = ("--use-distributed-optimizer", "--no-use-layer-wise-param-layout")  # which 0.16.1 does without
+    kept = {name: value for name, value in arguments.items() if name not in beside}
+    return kept | {"--optimizer": "dist_muon"}
 
 
 def _words(value: Any) -> Any:

@@ -35,8 +35,16 @@ Range parse(std::string_view message) {
   return range;
 }
 
+// PyTorch's `nccl:send 5->1` and `nccl:recv 1<-5` name ranks, and would tell ranks of equal work apart.
+std::string_view without_ranks(std::string_view name) {
+  for (const std::string_view transfer : {"nccl:send", "nccl:recv"})
+    if (name.starts_with(transfer)) return transfer;
+  return name;
+}
+
 std::uint32_t intern_range(std::string_view name, std::string_view sizes) {
   thread_local std::string key;
+  name = without_ranks(name);
   key.assign(name).append(1, '\0').append(sizes);
   return intern_context(key, [&] { return "\"operator\": " + json_quote(name) + ", \"sizes\": " + json_quote(sizes); });
 }
@@ -115,6 +123,15 @@ void install(FunctionTable table, unsigned size, std::uint32_t place, Callback* 
   if (place < size && table[place]) *table[place] = reinterpret_cast<Function>(callback);
 }
 
+// Whether an optimizer's first step is there to have its state made, as DeepSpeed and PyTorch's distributed checkpoints
+// take one of gradients that are zero: no backward pass, which PyTorch runs on a thread of its own, was before it.
+bool prepares(std::uint32_t optimizer) {
+  Process& self = process();
+  if (self.several_threads || optimizer >= 64) return false;
+  const std::uint64_t bit = std::uint64_t{1} << optimizer;
+  return (self.prepared.fetch_or(bit) & bit) == 0;
+}
+
 }  // namespace
 
 int push_range(std::string_view name, std::string_view sizes, const void* owner) {
@@ -141,7 +158,7 @@ int pop_range(const void* owner) {
     thread.steps_mask = 0;
     const std::uint32_t optimizer = std::exchange(thread.optimizer, 0);
     const RecordFields fields{.size = optimizer};
-    const bool recorded = recording() && optimizer != ThreadState::kContinues;
+    const bool recorded = recording() && optimizer != ThreadState::kContinues && !prepares(optimizer);
     if (recorded && !capture_step(fields)) record(RecordKind::kStep, nullptr, 0, fields);
   }
   return static_cast<int>(level);

@@ -47,6 +47,10 @@ struct Process {
   std::uint64_t segment_hash = 0;
   StreamOrder streams;
   std::uint64_t steps = 0;
+  static constexpr std::uint32_t kNoThread = ~std::uint32_t{0};
+  std::uint32_t first_thread = kNoThread;  // that had the device do something
+  std::atomic<bool> several_threads{false};
+  std::atomic<std::uint64_t> prepared{0};  // bits of optimizers that stepped when only one had: see core/context.cpp
   std::atomic<std::uint64_t> device_operations{0};
   std::atomic<std::uint32_t> threads{0};
   std::uint64_t observer = 0;  // PyTorch's handle of core/observer.cpp; 0: not observing

@@ -185,7 +185,11 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
       self.segment_hash =
           combine(combine(self.segment_hash, place ^ fields.role), operation_hash(op) ^ (context_hash(context) << 1));
     }
-    if (device_work(kind)) self.device_operations.fetch_add(1, std::memory_order_relaxed);
+    if (device_work(kind)) {
+      self.device_operations.fetch_add(1, std::memory_order_relaxed);
+      if (self.first_thread == Process::kNoThread) self.first_thread = thread.index;
+      if (self.first_thread != thread.index) self.several_threads = true;
+    }
     std::uint64_t arg = fields.arg;
     if (kind == RecordKind::kStep) {
       arg = steps = ++self.steps;

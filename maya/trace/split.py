@@ -37,15 +37,35 @@ def single_out(trace: JobTrace, ranks: Iterable[int]) -> JobTrace:
 def split(trace: JobTrace, colour: Colours) -> JobTrace:
     """The job with classes that are at least as fine as `colour` and as its own.
 
-    Raises TraceError when the members of a communicator are not all known.
+    Raises TraceError when the members of a communicator, or of all that it stands for, are not known.
     """
     classes = trace.class_of_rank.astype(np.int64)
     tables = {c.id: _Table.of(c, trace.world) for c in trace.communicators}
+    if outside := ranks_outside(trace):
+        communicator, ranks = next(iter(outside.items()))
+        raise TraceError(
+            f"communicator {communicator}: {len(ranks)} ranks call it and are not among its known members; record "
+            "the job with --ranks all"
+        )
     lanes = [_lanes(trace, rank, tables) for rank in trace.ranks]
     finest = _refine(_dense(np.stack([classes, colour], axis=1)), classes, lanes, tables)
     if int(finest.max()) + 1 == len(trace.ranks):
         return trace
     return _Rebuilt(trace, finest, tables).trace()
+
+
+def ranks_outside(trace: JobTrace) -> dict[int, list[int]]:
+    """By communicator, the ranks whose class calls it though they are in no known instance of it: they ended as copies
+    before they made theirs, and their representative's do not tell who is in it."""
+    found: dict[int, list[int]] = {}
+    for number, rank in enumerate(trace.ranks):
+        alike = np.flatnonzero(trace.class_of_rank == number)
+        calls = rank.records[rank.records["kind"] == RecordKind.COLLECTIVE]
+        for communicator in np.unique(calls["communicator"]).tolist():
+            outside = np.setdiff1d(alike, np.array(trace.communicators[communicator].all_members))
+            if len(outside):
+                found.setdefault(communicator, []).extend(outside.tolist())
+    return found
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,72 @@ def test_two_steps_an_iteration_are_found(launch: Launch) -> None:
     assert run.period == 2
 
 
+PREPARED = """
+import os, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+layer = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.AdamW(layer.parameters())
+for parameter in layer.parameters():
+    parameter.grad = torch.zeros_like(parameter)
+optimizer.step()  # has the state made, as DeepSpeed does
+for iteration in range(500_000):
+    optimizer.zero_grad()
+    for _ in range(1 + rank // 2):
+        layer(torch.randn(8, 64, device="cuda")).sum().backward()
+    dist.all_reduce(layer.weight.grad)
+    optimizer.step()
+"""
+
+
+def test_a_step_that_only_makes_the_optimizers_state_tells_no_ranks_alike(launch: Launch) -> None:
+    run = launch(PREPARED, 4)
+    assert run.status == "traced", run.traceback
+    assert run.representative_of == (0, 0, 2, 2)
+    assert collate(run).notes == ()
+
+
+def test_steps_of_a_script_without_backward_passes_are_its_iterations(launch: Launch) -> None:
+    run = launch("""
+        import torch
+        layer = torch.nn.Linear(64, 64, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for iteration in range(500_000):
+            with torch.no_grad():
+                x = torch.randn(8, 64, device="cuda")
+                layer.weight.grad = layer(x).T @ x
+            optimizer.step()
+        """)
+    assert run.status == "traced", run.traceback
+    assert run.period == 1 and run.steady[1] <= WARM_STEPS and run.notes == ()
+
+
+def test_stages_that_send_one_by_one_are_told_from_others_by_their_work(launch: Launch) -> None:
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        layer = torch.nn.Linear(64, 64, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for iteration in range(500_000):
+            x = torch.randn(8, 64, device="cuda")
+            if rank >= 2:
+                dist.recv(x, rank - 2)
+            y = layer(x)
+            if rank < 2:
+                dist.send(y.detach(), rank + 2)
+            y.sum().backward()
+            optimizer.step()
+        """,
+        world=4,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.representative_of == (0, 0, 2, 2)
+
+
 def test_a_script_that_raises_fails_with_its_own_traceback(launch: Launch, tmp_path: Path) -> None:
     run = launch("""
         def prepare(layers):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from maya.clusters import load
+from maya.simulate.placement import place
 from maya.trace import TraceError
 from maya.trace.build import JobBuilder
 from maya.trace.pipelines import Pipeline
@@ -66,3 +68,15 @@ def test_members_that_are_not_known_are_an_error() -> None:
     job.ranks[0].collective(pair, 5)
     with pytest.raises(TraceError, match="not all of whose members are known"):
         unfold(job.build())
+
+
+def test_a_rank_that_is_in_no_known_instance_of_what_it_calls_is_an_error() -> None:
+    """Rank 2 ended as rank 1's copy before it made its pair with rank 3, which nothing tells."""
+    job = JobBuilder(4, class_of_rank=(0, 1, 1, 3))
+    pair = job.communicator((0, 1))
+    job.ranks[0].send(pair, 1, 30)
+    job.ranks[1].recv(pair, 0, 30)
+    trace = job.build()
+    with pytest.raises(TraceError, match=r"1 ranks call it .* --ranks all"):
+        unfold(trace)
+    assert place(trace, load("dgx-h100")) is trace

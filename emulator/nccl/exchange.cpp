@@ -209,9 +209,8 @@ void deliver(std::byte* to, const Given& from, DataType type) {
 // sent a few more before.
 const Message* like(const Placed& placed, const ChannelKey& channel) {
   for (std::uint64_t later = 0; later <= kMostLater; ++later) {
-    const Message* message = mailbox().find(channel, placed.sequence + later);
-    if (!message) break;
-    if (message->signature == placed.signature()) return message;
+    const Message* message = mailbox().find(channel, placed.sequence + later);  // what is large leaves none
+    if (message && message->signature == placed.signature()) return message;
   }
   return nullptr;
 }

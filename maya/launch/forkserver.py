@@ -32,7 +32,7 @@ from maya.launch.imports import ALWAYS, heavy_imports, heavy_imports_of_module
 from maya.launch.layout import rank_path
 from maya.launch.paces import ENOUGH, Pace, beside, recent
 from maya.launch.plan import EveryRank, Plan
-from maya.launch.representatives import Representatives
+from maya.launch.representatives import CHECKS, Representatives
 from maya.launch.topology import read_topology
 from maya.launch.types import Job, Known, Run
 from maya.launch.watch import Watch
@@ -79,6 +79,13 @@ class ForkServer:
     def _run_wider(self, job: Job, directory: Path, started: float, known: Known) -> Run:
         """With more ranks, as long as the script fails for want of those that were left out."""
         run = self._run_once(job, directory, started, known)
+        if run.check_failed:
+            note = (
+                f"no rank was started to check what was inferred: rank {run.failed_rank} was, and failed where others "
+                f"that it needs did not run ({run.error})"
+            )
+            known = replace(known, checks_fail=True)
+            run = self._run_once(job, directory, started, known).with_note(note)
         while run.status == "failed" and self._missed_others(run, directory):
             # A rank may have missed one that had ended or was never started; with more of them it cannot.
             wider = job if known.alike_along else job.launching_more()
@@ -173,6 +180,7 @@ class ForkServer:
                 lambda: read_topology(_groups_file(directory), job.world),
                 trusting=known.first_iteration_tells,
                 alike=known.alike_along,
+                checks=0 if known.checks_fail else CHECKS,
             )
         return EveryRank(job.world, merge=job.launching != "all")
 

@@ -48,6 +48,7 @@ class Representatives:
         *,
         trusting: bool = False,
         alike: Set[Role] = frozenset(),
+        checks: int = CHECKS,
     ) -> None:
         self.world = world
         self.compared_at = 1 if trusting else 2
@@ -60,7 +61,7 @@ class Representatives:
         self.alike_along: Mapping[Role, bool] = {}
         self._read_topology = read_topology
         self._alike_roles = alike
-        self._checks = 0 if trusting or alike else CHECKS
+        self._checks = 0 if trusting or alike else checks
         self._many = MANY_OF_SEVERAL_JOBS if trusting else MANY
         self._rank_at: dict[tuple[int, ...], int] = {}
         self._line_check: tuple[int, Between] | None = None

@@ -65,6 +65,7 @@ class Known:
 
     first_iteration_tells: bool = False  # which ranks work alike, and checks agreed
     alike_along: Set[Role] = frozenset()  # axes along which all ranks do
+    checks_fail: bool = False  # ranks that are started only to be compared fail for want of their neighbours
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Run:
     alike_along: Mapping[Role, bool] = field(default_factory=dict)
     repeated: bool = False  # with more ranks, because the script failed without them
     checked: int = 0  # of those launched, ranks that were only compared with what had been inferred of them
+    check_failed: bool = False  # `failed_rank` is one of them
     topology: Topology | None = None  # of the world, when not every rank was started
     pace_ns: int | None = None  # what maya/launch/pace.py measured on this machine meanwhile
     # Ranks in `representative_of` that were not started, and whose calls theirs lie between.

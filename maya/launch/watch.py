@@ -317,7 +317,10 @@ class Watch:
 
     def _failed(self, rank: int | None, traceback: str) -> Run:
         refused, notes = ((), ()) if rank is None else told_before_the_end(self.directory, rank)
-        return self._run("failed", failed_rank=rank, traceback=traceback, refused=refused, notes=notes)
+        checking = rank in self.plan.checked
+        return self._run(
+            "failed", failed_rank=rank, check_failed=checking, traceback=traceback, refused=refused, notes=notes
+        )
 
     def _out_of_memory(self, rank: int, outcome: dict[str, Any]) -> Run:
         header = self._header(rank)

@@ -112,7 +112,7 @@ dist.init_process_group("nccl")
 def mine(lists):
     groups = [(ranks, dist.new_group(ranks)) for ranks in lists]
     return next(group for ranks, group in groups if rank in ranks)
-datas = mine([[start, start + 1] for start in range(0, world, width)])
+datas = mine([list(range(start, start + width)) for start in range(0, world, width)])
 pipes = mine([list(range(start, world, width)) for start in range(width)])
 layer = torch.nn.Linear(512, 512, device="cuda")
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -151,6 +151,20 @@ def test_who_stands_for_an_absent_stage_tells_what_it_would(launch: Launch) -> N
         [[call[:2] for call in rank] for rank in work(r)] for r in (few, launch(SHAPES, 32, ranks="dedup"))
     ]
     assert made[0] == made[1]
+
+
+def test_a_check_that_fails_for_want_of_its_neighbours_is_left_out(launch: Launch) -> None:
+    """As of DeepSpeed's pipeline: what a tensor rank is sent names its place, and who stands for its sender has
+    another."""
+    script = SHAPES.replace('int(os.environ["WORLD_SIZE"]), 2', 'int(os.environ["WORLD_SIZE"]), 4')
+    script = script.replace(
+        "shape[:2].copy_(torch.tensor(y.shape, dtype=torch.int32))",
+        "shape[:3].copy_(torch.tensor([*y.shape, rank % width], dtype=torch.int32))",
+    )
+    script = script.replace("assert x.shape == (64, 512), x.shape", "assert shape[2].item() == rank % width")
+    run = from_few(launch, script, 32, fewer_than=32)
+    assert run.checked == 0 and not run.repeated
+    assert any("no rank was started to check" in note for note in run.notes)
 
 
 # torch.distributed.pipelining: stages tell the next one the shape of what they send, as pickled objects; where a rank

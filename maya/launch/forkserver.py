@@ -79,7 +79,7 @@ class ForkServer:
     def _run_wider(self, job: Job, directory: Path, started: float, known: Known) -> Run:
         """With more ranks, as long as the script fails for want of those that were left out."""
         run = self._run_once(job, directory, started, known)
-        if run.check_failed:
+        if run.check_failed and not run.host_memory_ran_out:
             note = (
                 f"no rank was started to check what was inferred: rank {run.failed_rank} was, and failed where others "
                 f"that it needs did not run ({run.error})"
@@ -102,6 +102,8 @@ class ForkServer:
     @staticmethod
     def _missed_others(run: Run, directory: Path) -> bool:
         """Whether a script that failed had been left without ranks. Until it makes a group it needs none."""
+        if run.host_memory_ran_out:
+            return False
         groups = _groups_file(directory, run.failed_rank or 0)
         return run.merged or (run.launched < run.world and groups.exists() and groups.stat().st_size > 0)
 

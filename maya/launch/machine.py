@@ -6,25 +6,73 @@ import errno
 import os
 import shutil
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 RECORDED_AT_A_TIME = 1 << 20  # bytes by which a trace grows (emulator/core/trace_file.cpp)
+SHORT = 0.02  # of the memory is free
+STALLED = 0.1  # of the time
 
 
 def how_it_ended(code: int) -> str:
     if code >= 0:
         return f"the process ended with status {code}"
-    if code != -signal.SIGKILL:
-        return f"the process ended by signal {-code} ({signal.strsignal(-code)})"
-    running = "what ranks keep on the host is real; --ranks representatives runs the fewest at once"
-    return f"the process was killed, as Linux does where memory runs out ({_host_memory()}): {running}"
+    return f"the process ended by signal {-code} ({signal.strsignal(-code)})"
 
 
-def _host_memory() -> str:
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+def was_killed(code: int) -> bool:
+    return code == -signal.SIGKILL
+
+
+def memory_is_short(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether processes get on slowly or not at all for want of memory. Linux kills none at first: it drops
+    the pages of their code, and reads them again and again."""
+    free, total = _host_memory(proc, cgroups)
+    return free < SHORT * total or _stalled_for_memory(proc) > STALLED
+
+
+def who_holds_memory(
+    pids: Iterable[int], proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> str:
+    """The arithmetic of memory that ran out, of the ranks whose processes are left."""
+    free, total = (size / 2**30 for size in _host_memory(proc, cgroups))
+    held = [size for pid in pids if (size := _private_bytes(pid, proc))]
+    of_each = sum(held) / max(len(held), 1) / 2**30
+    ranks = (
+        f"{len(held)} running ranks hold {of_each:.1f} GiB each that they share with nobody, " if held else ""
+    )
+    return f"{ranks}{free:.1f} GiB of this machine's {total:.1f} GiB are free now"
+
+
+def _host_memory(proc: Path, cgroups: Path) -> tuple[float, float]:
+    """Bytes that are free, and all: of the machine or, if less, of the container."""
+    lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
     kib = {line[0]: int(line[1]) for line in lines}
-    free, total = kib["MemAvailable:"] / 2**20, kib["MemTotal:"] / 2**20
-    return f"{free:.1f} GiB of this machine's {total:.1f} GiB are free now"
+    free, total = kib["MemAvailable:"] << 10, kib["MemTotal:"] << 10
+    try:
+        limit = int((cgroups / "memory.max").read_text())
+        used = int((cgroups / "memory.current").read_text())
+        statistics = dict(line.split() for line in (cgroups / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such container, or one without a limit ("max")
+        return free, total
+    return min(free, limit - used + int(statistics.get("inactive_file", 0))), min(total, limit)
+
+
+def _stalled_for_memory(proc: Path) -> float:
+    """The share of the last minute in which every process waited for memory (Linux' PSI)."""
+    try:
+        full = (proc / "pressure" / "memory").read_text().rpartition("full ")[2]
+        return float(full.partition("avg60=")[2].split()[0]) / 100
+    except (OSError, ValueError, IndexError):
+        return 0.0  # a kernel that does not tell
+
+
+def _private_bytes(pid: int, proc: Path) -> int:
+    try:
+        lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
 
 def require_room(directory: Path) -> None:

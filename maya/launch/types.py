@@ -95,6 +95,7 @@ class Run:
     out_of_memory: OutOfMemory | None = None
     traceback: str = ""  # the script's own, when failed
     failed_rank: int | None = None
+    host_memory_ran_out: bool = False  # this machine's, not a device's: more ranks would take more still
     refused: tuple[str, ...] = ()  # of that rank, "library.function": what it called that is not emulated
     seconds: dict[str, float] = field(default_factory=dict)  # launch, emulate
     notes: tuple[str, ...] = ()

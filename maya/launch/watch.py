@@ -16,7 +16,14 @@ from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
 from maya.launch.graphs import GRAPH_STEPS, replayed, speaks_of_graphs
 from maya.launch.layout import HEADER, rank_path
-from maya.launch.machine import cpu_ticks, how_it_ended, require_room
+from maya.launch.machine import (
+    cpu_ticks,
+    how_it_ended,
+    memory_is_short,
+    require_room,
+    was_killed,
+    who_holds_memory,
+)
 from maya.launch.observed import Observed, observe, told_before_the_end
 from maya.launch.output import Output
 from maya.launch.plan import Plan
@@ -105,17 +112,15 @@ class Watch:
         self.crew.start_more()
         self.output.trim()
         if time.monotonic() > deadline:
-            return self._failed(
-                None, f"no steady iteration within {self.job.timeout_s:.0f} s\n{self._whereabouts()}"
-            )
+            return self._came_to_nothing(f"no steady iteration within {self.job.timeout_s:.0f} s")
         if self.crew.all_paused:
             run = self._all_at_rest()
             self.resumed_at = time.monotonic()
             return run
         if self.progress.stalled:
-            return self._failed(
-                None, f"the ranks have waited for each other for {HANG_SECONDS:.0f} s\n{self._whereabouts()}"
-            )
+            waited = any(self.control.state(rank) is RankState.WAITING for rank in self.crew.running)
+            what = "the ranks have waited for each other" if waited else "no rank has used its core"
+            return self._came_to_nothing(f"{what} for {HANG_SECONDS:.0f} s")
         return None
 
     def _poll_seconds(self) -> float:
@@ -285,6 +290,9 @@ class Watch:
         path = rank_path(self.directory, rank).with_suffix(".outcome")
         if not path.exists():
             require_room(self.directory)
+            if was_killed(answer["code"]):
+                ended = f"the process was killed, as Linux does where memory runs out ({self._memory()})"
+                return self._failed(rank, f"{ended}\n{self._stderr(rank)}", host_memory_ran_out=True)
             return self._failed(rank, f"{how_it_ended(answer['code'])}\n{self._stderr(rank)}")
         outcome = json.loads(path.read_text())
         if outcome["status"] == "oom":
@@ -315,12 +323,25 @@ class Watch:
     def _traced(self, steady: tuple[int, int], period: int, note: str = "") -> Run:
         return self._run("traced", steady=steady, period=period, notes=(note,) if note else ())
 
-    def _failed(self, rank: int | None, traceback: str) -> Run:
+    def _came_to_nothing(self, what: str) -> Run:
+        short = memory_is_short()
+        said = f"this machine's memory ran out, and {what} ({self._memory()})" if short else what
+        return self._failed(None, f"{said}\n{self._whereabouts()}", host_memory_ran_out=short)
+
+    def _memory(self) -> str:
+        fewest = self.job.launching == "representatives"
+        advice = (
+            "these are the fewest that run at once"
+            if fewest
+            else "--ranks representatives runs the fewest at once"
+        )
+        return f"{who_holds_memory(self.crew.pids.values())}; what ranks keep on the host is real: {advice}"
+
+    def _failed(self, rank: int | None, traceback: str, **fields: Any) -> Run:
         refused, notes = ((), ()) if rank is None else told_before_the_end(self.directory, rank)
         checking = rank in self.plan.checked
-        return self._run(
-            "failed", failed_rank=rank, check_failed=checking, traceback=traceback, refused=refused, notes=notes
-        )
+        told = {"traceback": traceback, "refused": refused, "notes": notes, **fields}
+        return self._run("failed", failed_rank=rank, check_failed=checking, **told)
 
     def _out_of_memory(self, rank: int, outcome: dict[str, Any]) -> Run:
         header = self._header(rank)

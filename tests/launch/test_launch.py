@@ -495,6 +495,34 @@ def test_ranks_that_wait_for_each_other_fail_with_what_they_wait_for(
     assert "rank 1: waiting for rank 0" in run.traceback
 
 
+def test_ranks_that_stand_still_for_want_of_memory_say_so_and_do_not_run_again(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maya.launch.watch.HANG_SECONDS", 2.0)
+    monkeypatch.setattr("maya.launch.watch.memory_is_short", lambda: True)
+    run = launch("import time; held = bytearray(1 << 30); time.sleep(600)", 2)
+    assert run.status == "failed" and run.host_memory_ran_out
+    assert run.error.startswith("this machine's memory ran out, and no rank has used its core for 2 s")
+    assert "2 running ranks hold 1.0 GiB each" in run.error
+    assert "--ranks representatives" in run.error
+
+
+def test_a_killed_representative_is_not_replaced_by_more_ranks(launch: Launch) -> None:
+    run = launch(
+        """
+        import os, signal, torch, torch.distributed as dist
+        torch.cuda.set_device(int(os.environ["RANK"]))
+        dist.init_process_group("nccl")
+        dist.new_group([0, 1, 2, 3])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        4,
+        ranks="representatives",
+    )
+    assert run.status == "failed" and run.launched < 4
+    assert "these are the fewest" in run.error
+
+
 def test_of_integers_that_are_sent_those_that_are_known_arrive(launch: Launch) -> None:
     run = launch(
         """

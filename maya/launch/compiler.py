@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -51,8 +53,8 @@ def ready_compiler() -> None:
 
 
 class ChooseUntimed:
-    """Has the compiler take its first candidate for a fused kernel, and the library's for a product, in this process
-    and its forks.
+    """Has the compiler take its first candidate for a fused kernel, and the library's for a product, and compile each
+    kernel once for all ranks, in this process and its forks.
 
     It would compile several and time them, on a device that takes no time at all, in the first rank that finds its
     cache empty: that rank alone would record hundreds of calls that are not the script's.
@@ -119,4 +121,35 @@ def _select_untimed(selection: Any) -> None:
     cache.__call__ = first
 
 
-_CHANGES = {_CANDIDATES: _choose_untimed, _TEMPLATES: _select_untimed}
+def _share_kernels(directories: Any) -> None:
+    """PyTorch's compiler keeps Triton's kernels of each device's index apart, though those of equal devices are the
+    same: every rank would compile every kernel."""
+    of_device = getattr(directories, "triton_cache_dir", None)
+    if of_device is not None:
+        directories.triton_cache_dir = lambda device: of_device(0)
+
+
+def _compile_once(compiler: Any) -> None:
+    """Ranks come to a kernel at about the same time: one compiles it, and the others then find it in the cache."""
+    compile_kernel = compiler.compile
+    locks = tempfile.TemporaryFile()  # noqa: SIM115 (every rank's, as long as it runs)
+
+    def alone(source: Any, *rest: Any, **named: Any) -> Any:
+        if not hasattr(source, "hash"):
+            return compile_kernel(source, *rest, **named)
+        place = int(source.hash()[:12], 16)
+        fcntl.lockf(locks, fcntl.LOCK_EX, 1, place)
+        try:
+            return compile_kernel(source, *rest, **named)
+        finally:
+            fcntl.lockf(locks, fcntl.LOCK_UN, 1, place)
+
+    compiler.compile = alone
+
+
+_CHANGES = {
+    _CANDIDATES: _choose_untimed,
+    _TEMPLATES: _select_untimed,
+    "torch._inductor.runtime.cache_dir_utils": _share_kernels,
+    "triton.compiler.compiler": _compile_once,
+}

@@ -104,3 +104,49 @@ def _kernels(run: Run) -> list[str]:
     raw = read_rank(rank_path(run.directory, 0))
     launched = raw.records["op"][raw.records["kind"] == RecordKind.KERNEL].tolist()
     return [raw.operations[op].get("kernel", "a product") for op in launched]
+
+
+def test_ranks_compile_a_kernel_once_for_all(
+    launch: Callable[..., Run], caches: dict[str, str], tmp_path: Path
+) -> None:
+    """As PyTorch has it, where nobody names Triton's cache, each device's index has one of its own."""
+    inductor = {"TORCHINDUCTOR_CACHE_DIR": caches["TORCHINDUCTOR_CACHE_DIR"]}
+    run = launch(
+        "import os, torch; torch.cuda.set_device(int(os.environ['LOCAL_RANK']))" + COMPILED,
+        world=2,
+        environment=inductor,
+        ranks="all",
+    )
+    assert run.status == "traced", run.traceback
+    compiled = [path.parent.name for path in (tmp_path / "inductor" / "triton").rglob("*.cubin")]
+    assert compiled and len(compiled) == len(set(compiled))
+
+
+def test_a_kernel_that_another_rank_compiles_is_waited_for(
+    launch: Callable[..., Run], caches: dict[str, str], tmp_path: Path
+) -> None:
+    run = launch(
+        """
+        import sys, time, torch, triton, triton.language as tl
+        from triton.backends.nvidia.compiler import CUDABackend
+
+        @triton.jit
+        def double(x, n: tl.constexpr):
+            at = tl.arange(0, n)
+            tl.store(x + at, 2 * tl.load(x + at))
+
+        def slowly(self, *arguments):
+            with open(sys.argv[1] + "/compiled", "a") as log:
+                log.write("once\\n")
+            time.sleep(2)
+            return make_ptx(self, *arguments)
+
+        make_ptx, CUDABackend.make_ptx = CUDABackend.make_ptx, slowly
+        double[(1,)](torch.ones(64, device="cuda"), 64)
+        """,
+        world=2,
+        environment=caches,
+        ranks="all",
+    )
+    assert run.status == "traced", run.traceback
+    assert (tmp_path / "results" / "compiled").read_text() == "once\n"

@@ -158,8 +158,8 @@ int pop_range(const void* owner) {
     thread.steps_mask = 0;
     const std::uint32_t optimizer = std::exchange(thread.optimizer, 0);
     const RecordFields fields{.size = optimizer};
-    const bool recorded = recording() && optimizer != ThreadState::kContinues && !prepares(optimizer);
-    if (recorded && !capture_step(fields)) record(RecordKind::kStep, nullptr, 0, fields);
+    const bool recorded = recording() && optimizer != ThreadState::kContinues;
+    if (recorded && !capture_step(fields) && !prepares(optimizer)) record(RecordKind::kStep, nullptr, 0, fields);
   }
   return static_cast<int>(level);
 }

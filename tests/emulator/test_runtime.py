@@ -127,6 +127,7 @@ def test_step_announced_to_two_observers_is_one_step(emulate: Emulate) -> None:
         import torch
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, device="cuda"))])
         ctypes.CDLL(None).maya_observe_operators(1)
+        optimizer.step()  # before any backward pass: it makes the optimizer's state
         with torch.autograd.profiler.emit_nvtx():
             optimizer.step()
             optimizer.step()
@@ -368,7 +369,7 @@ def test_optimizer_step_under_capture_is_one_at_each_launch(emulate: Emulate) ->
         weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
         optimizer = torch.optim.SGD([weight], lr=0.1)
         graph = torch.cuda.CUDAGraph()
-        weight.grad = torch.ones_like(weight)
+        weight.sum().backward()
         optimizer.step()
         with torch.cuda.graph(graph):
             optimizer.step()

@@ -42,7 +42,7 @@ struct Process {
   RankConfig config;  // written by begin_rank, before any other thread records
   std::atomic<bool> recording{false};
 
-  std::mutex order;  // guards: trace, segment_hash, streams, steps; it is the order of the records
+  std::mutex order;  // guards: trace, segment_hash, streams, steps, first_thread; it is the order of the records
   TraceFile trace;
   std::uint64_t segment_hash = 0;
   StreamOrder streams;

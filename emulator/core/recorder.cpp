@@ -188,7 +188,7 @@ void append_record(RecordKind kind, std::uint32_t stream, std::uint32_t op, std:
     if (device_work(kind)) {
       self.device_operations.fetch_add(1, std::memory_order_relaxed);
       if (self.first_thread == Process::kNoThread) self.first_thread = thread.index;
-      if (self.first_thread != thread.index) self.several_threads = true;
+      else if (self.first_thread != thread.index) self.several_threads.store(true, std::memory_order_relaxed);
     }
     std::uint64_t arg = fields.arg;
     if (kind == RecordKind::kStep) {

@@ -32,7 +32,7 @@ from maya.launch.imports import ALWAYS, heavy_imports, heavy_imports_of_module
 from maya.launch.layout import rank_path
 from maya.launch.paces import ENOUGH, Pace, beside, recent
 from maya.launch.plan import EveryRank, Plan
-from maya.launch.representatives import CHECKS, Representatives
+from maya.launch.representatives import Representatives
 from maya.launch.topology import read_topology
 from maya.launch.types import Job, Known, Run
 from maya.launch.watch import Watch
@@ -79,7 +79,7 @@ class ForkServer:
     def _run_wider(self, job: Job, directory: Path, started: float, known: Known) -> Run:
         """With more ranks, as long as the script fails for want of those that were left out."""
         run = self._run_once(job, directory, started, known)
-        if run.check_failed and not run.host_memory_ran_out:
+        if run.check_failed and self._missed_others(run, directory):
             note = (
                 f"no rank was started to check what was inferred: rank {run.failed_rank} was, and failed where others "
                 f"that it needs did not run ({run.error})"
@@ -182,7 +182,7 @@ class ForkServer:
                 lambda: read_topology(_groups_file(directory), job.world),
                 trusting=known.first_iteration_tells,
                 alike=known.alike_along,
-                checks=0 if known.checks_fail else CHECKS,
+                checks_fail=known.checks_fail,
             )
         return EveryRank(job.world, merge=job.launching != "all")
 

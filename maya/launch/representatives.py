@@ -35,7 +35,7 @@ class Representatives:
 
     Ranks are compared by their second iteration: what the first compiles and tunes depends on who came first. With
     `trusting` the first is enough, nothing is checked, and fewer classes are told apart. Along axes whose role is in
-    `alike` the first rank stands for all, and nothing is checked either.
+    `alike` the first rank stands for all, and nothing is checked either, nor is it with `checks_fail`.
     `read_topology` is called when the first ranks have run: they know the groups of the world.
     """
 
@@ -48,7 +48,7 @@ class Representatives:
         *,
         trusting: bool = False,
         alike: Set[Role] = frozenset(),
-        checks: int = CHECKS,
+        checks_fail: bool = False,
     ) -> None:
         self.world = world
         self.compared_at = 1 if trusting else 2
@@ -61,7 +61,7 @@ class Representatives:
         self.alike_along: Mapping[Role, bool] = {}
         self._read_topology = read_topology
         self._alike_roles = alike
-        self._checks = 0 if trusting or alike else checks
+        self._checks = 0 if trusting or alike or checks_fail else CHECKS
         self._many = MANY_OF_SEVERAL_JOBS if trusting else MANY
         self._rank_at: dict[tuple[int, ...], int] = {}
         self._line_check: tuple[int, Between] | None = None

@@ -290,10 +290,10 @@ class Watch:
         path = rank_path(self.directory, rank).with_suffix(".outcome")
         if not path.exists():
             require_room(self.directory)
-            if was_killed(answer["code"]):
+            ended = how_it_ended(answer["code"])
+            if killed := was_killed(answer["code"]):
                 ended = f"the process was killed, as Linux does where memory runs out ({self._memory()})"
-                return self._failed(rank, f"{ended}\n{self._stderr(rank)}", host_memory_ran_out=True)
-            return self._failed(rank, f"{how_it_ended(answer['code'])}\n{self._stderr(rank)}")
+            return self._failed(rank, f"{ended}\n{self._stderr(rank)}", host_memory_ran_out=killed)
         outcome = json.loads(path.read_text())
         if outcome["status"] == "oom":
             return self._out_of_memory(rank, outcome)

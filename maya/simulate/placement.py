@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from maya.clusters.types import Cluster
 from maya.simulate.network import is_known, unlike_instances
-from maya.trace.split import ranks_outside, split
+from maya.trace.split import UnknownMembersError, split
 from maya.trace.types import Collective, Communicator, JobTrace, RecordKind
 
 Ints = NDArray[np.int64]
@@ -21,11 +21,14 @@ def place(trace: JobTrace, cluster: Cluster) -> JobTrace:
 
     Communicators whose members are not all known split nothing; `build_network` names them.
     """
-    if len(trace.ranks) == trace.world or not all(map(is_known, trace.communicators)) or ranks_outside(trace):
+    if len(trace.ranks) == trace.world or not all(map(is_known, trace.communicators)):
         return trace
     columns = [_sites(c, cluster, trace.world) for c in trace.communicators]
     columns += [_pairs(trace, cluster, *lane) for lane in _lanes(trace)]
-    trace = _split(trace, columns)
+    try:
+        trace = _split(trace, columns)
+    except UnknownMembersError:
+        return trace
     while (finer := _split(trace, unlike_instances(trace, cluster))) is not trace:
         trace = finer
     return trace

@@ -19,6 +19,10 @@ from maya.trace.types import Collective, Communicator, JobTrace, Operation, Rank
 Colours = NDArray[np.int64]  # [world] the class of each rank
 
 
+class UnknownMembersError(TraceError):
+    """Classes cannot be taken apart: who meets whom is not all known."""
+
+
 def unfold(trace: JobTrace) -> JobTrace:
     """Every rank in a class of its own."""
     return split(trace, np.arange(trace.world))
@@ -37,35 +41,16 @@ def single_out(trace: JobTrace, ranks: Iterable[int]) -> JobTrace:
 def split(trace: JobTrace, colour: Colours) -> JobTrace:
     """The job with classes that are at least as fine as `colour` and as its own.
 
-    Raises TraceError when the members of a communicator, or of all that it stands for, are not known.
+    Raises UnknownMembersError when the members of a communicator, or of all that it stands for, are not known.
     """
     classes = trace.class_of_rank.astype(np.int64)
     tables = {c.id: _Table.of(c, trace.world) for c in trace.communicators}
-    if outside := ranks_outside(trace):
-        communicator, ranks = next(iter(outside.items()))
-        raise TraceError(
-            f"communicator {communicator}: {len(ranks)} ranks call it and are not among its known members; record "
-            "the job with --ranks all"
-        )
     lanes = [_lanes(trace, rank, tables) for rank in trace.ranks]
+    _require_own_instances(classes, lanes, tables)
     finest = _refine(_dense(np.stack([classes, colour], axis=1)), classes, lanes, tables)
     if int(finest.max()) + 1 == len(trace.ranks):
         return trace
     return _Rebuilt(trace, finest, tables).trace()
-
-
-def ranks_outside(trace: JobTrace) -> dict[int, list[int]]:
-    """By communicator, the ranks whose class calls it though they are in no known instance of it: they ended as copies
-    before they made theirs, and their representative's do not tell who is in it."""
-    found: dict[int, list[int]] = {}
-    for number, rank in enumerate(trace.ranks):
-        alike = np.flatnonzero(trace.class_of_rank == number)
-        calls = rank.records[rank.records["kind"] == RecordKind.COLLECTIVE]
-        for communicator in np.unique(calls["communicator"]).tolist():
-            outside = np.setdiff1d(alike, np.array(trace.communicators[communicator].all_members))
-            if len(outside):
-                found.setdefault(communicator, []).extend(outside.tolist())
-    return found
 
 
 @dataclass(frozen=True)
@@ -80,7 +65,7 @@ class _Table:
     def of(communicator: Communicator, world: int) -> _Table:
         members = np.array(communicator.all_members, np.int64)
         if len(members) != communicator.instances or (members < 0).any():
-            raise TraceError(
+            raise UnknownMembersError(
                 f"communicator {communicator.id} of {len(communicator.members)} ranks stands for "
                 f"{communicator.instances}, not all of whose members are known; record the job with --ranks all"
             )
@@ -99,6 +84,20 @@ def _lanes(trace: JobTrace, rank: RankTrace, tables: dict[int, _Table]) -> list[
     calls = rank.records[rank.records["kind"] == RecordKind.COLLECTIVE]
     pairs = np.unique(np.stack([calls["communicator"], calls["operation"]], axis=1), axis=0).tolist()
     return sorted({(c, _distance(trace.operations[op], rank.rank, tables[c])) for c, op in pairs})
+
+
+def _require_own_instances(
+    classes: Colours, lanes: Sequence[Sequence[Lane]], tables: dict[int, _Table]
+) -> None:
+    """A rank that ended as a copy before it made a communicator may be in no known instance of what its class calls."""
+    for number, own in enumerate(lanes):
+        for communicator in dict.fromkeys(communicator for communicator, _ in own):
+            outside = int(np.count_nonzero(tables[communicator].instance[classes == number] < 0))
+            if outside:
+                raise UnknownMembersError(
+                    f"communicator {communicator}: {outside} ranks call it and are not among its known members; record "
+                    "the job with --ranks all"
+                )
 
 
 def _distance(operation: Operation, rank: int, table: _Table) -> int:

@@ -102,7 +102,7 @@ class Representatives:
         for rank, seen in self.seen.items():
             if not self._alike(rank, found[rank]):
                 result[rank] = first[seen.hash]
-        return tuple(result)
+        return tuple(result[other] for other in result)  # of one that nearly equals another, that one's
 
     @property
     def inferred(self) -> dict[int, Between]:
@@ -164,8 +164,9 @@ class Representatives:
             along.told = frozenset()
 
     def _first_of_hash(self) -> dict[int, int]:
+        """A rank of each that was seen: one that stands for its class, where one does, for only these go on."""
         first: dict[int, int] = {}
-        for rank in sorted(self.seen):
+        for rank in sorted(self.seen, key=lambda rank: (self._stands_for(rank) != rank, rank)):
             first.setdefault(self.seen[rank].hash, rank)
         return first
 

@@ -107,6 +107,19 @@ def test_whatever_changes_along_short_axes_is_found_where_checks_can_see_it(tmp_
     assert inferred_rightly(world, plan)
 
 
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4)).filter(lambda s: np.prod(s) > 1),
+    work=st.lists(st.integers(0, 4), min_size=48, max_size=48),
+)
+def test_who_stands_for_others_goes_on_itself(tmp_path_factory, shape, work):
+    """Whatever ranks do, all nearly alike: one that equals another rank's copy is the same rank's copy."""
+    world = World(tmp_path_factory.mktemp("world") / "log", shape, lambda d, p, t: work[(d * 3 + p) * 4 + t])
+    plan = world.run(lambda *place: 1000 + work[(place[0] * 3 + place[1]) * 4 + place[2]])
+    stands = plan.representative_of()
+    assert all(stands[other] == other for other in stands)
+    assert set(stands) <= set(plan.seen) | set(plan.inferred)
+
+
 def test_a_rank_that_contradicts_is_found_by_a_check_and_mended(tmp_path: Path):
     odd = {}
     world = World(tmp_path / "log", (32, 1, 1), lambda data, stage, tensor: odd.get(data, 0))

@@ -112,8 +112,8 @@ std::string apply_name(Communicator& comm) {
   comm.some_absent = !name.list_members;
   comm.channel = named_channel(name.family, name.pair);
   if (low >= 0) comm.pair = Pair{name.family, low, high, name.world};
-  if (name.list_members) return ", \"members\": " + json_list(name.members);
   std::string text = ", \"family\": " + std::to_string(name.family);
+  if (name.list_members) text += ", \"members\": " + json_list(name.members);
   if (low >= 0) text += ", \"pair\": [" + std::to_string(low) + ", " + std::to_string(high) + "]";
   return text;
 }

@@ -207,12 +207,12 @@ def _meet_by(handler: Callable[..., Iterator[tuple[Store, int, int]]]) -> None:
     rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
 
 
-def answer_for_absent_ranks(rank: int, world: int, port: int, log: str) -> None:
+def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -> None:
     """From here on `init_process_group` and `new_group` succeed though nobody else may be there."""
     importlib.import_module(
         "torch.testing._internal.distributed.fake_pg"
     )  # registers PyTorch's `fake` backend
-    groups = Groups(rank, Path(log))
+    groups = Groups(rank, Path(log) if log else None)
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
         yield _keep(AnsweringStore(_own_store(port, world), groups, world)), rank, world
@@ -243,10 +243,10 @@ def _split_into_new_groups(
     return own[0] if own else None
 
 
-def name_communicators(rank: int, world: int, port: int) -> None:
+def name_communicators(rank: int, world: int, port: int, log: str | None) -> None:
     """From here on a communicator is known by its members, though some may have ended when it is made. The world meets
     at Maya's store, whatever address the script names: several jobs of it may run on this machine."""
-    groups = Groups(rank)
+    groups = Groups(rank, Path(log) if log else None)
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
         asked = parse_qs(urlparse(url).query)

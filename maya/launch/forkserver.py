@@ -33,7 +33,7 @@ from maya.launch.layout import rank_path
 from maya.launch.paces import ENOUGH, Pace, beside, recent
 from maya.launch.plan import EveryRank, Plan
 from maya.launch.representatives import Representatives
-from maya.launch.topology import read_topology
+from maya.launch.topology import groups_path, read_topology
 from maya.launch.types import Job, Known, Run
 from maya.launch.watch import Watch
 
@@ -104,7 +104,7 @@ class ForkServer:
         """Whether a script that failed had been left without ranks. Until it makes a group it needs none."""
         if run.host_memory_ran_out:
             return False
-        groups = _groups_file(directory, run.failed_rank or 0)
+        groups = groups_path(directory, run.failed_rank or 0)
         return run.merged or (run.launched < run.world and groups.exists() and groups.stat().st_size > 0)
 
     def _run_once(self, job: Job, directory: Path, started: float, known: Known) -> Run:
@@ -179,7 +179,7 @@ class ForkServer:
         if job.launching == "representatives":
             return Representatives(
                 job.world,
-                lambda: read_topology(_groups_file(directory), job.world),
+                lambda: read_topology(groups_path(directory), job.world),
                 trusting=known.first_iteration_tells,
                 alike=known.alike_along,
                 checks_fail=known.checks_fail,
@@ -207,9 +207,10 @@ class ForkServer:
             "stderr": str(path.with_suffix(".stderr")),
             "outcome": str(path.with_suffix(".outcome")),
         }
-        if job.launching == "representatives":
-            log = str(_groups_file(directory, rank))
-            request["absent"] = {"rank": rank, "world": job.world, "port": port, "log": log}
+        absent = job.launching == "representatives"
+        log = str(groups_path(directory, rank)) if absent or rank == 0 else None
+        request["absent"] = absent
+        request["others"] = {"rank": rank, "world": job.world, "port": port, "log": log}
         return request
 
     def _start_store(self, directory: Path, world: int) -> int:
@@ -281,8 +282,3 @@ class ForkServer:
         if self._process is not None:
             self._process.wait()
             self._process = None
-
-
-def _groups_file(directory: Path, rank: int = 0) -> Path:
-    """Where rank 0 writes down the groups of the world, and every rank the first one that it makes."""
-    return rank_path(directory, rank).with_suffix(".groups")

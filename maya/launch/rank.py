@@ -50,11 +50,8 @@ def main(request: dict[str, Any]) -> int:
 def _know_the_others(request: dict[str, Any]) -> None:
     from maya.launch.absent import answer_for_absent_ranks, name_communicators
 
-    if absent := request.get("absent"):
-        answer_for_absent_ranks(**absent)
-    else:
-        own = request["environment"]
-        name_communicators(int(own["RANK"]), int(own["WORLD_SIZE"]), int(own["MASTER_PORT"]))
+    know = answer_for_absent_ranks if request["absent"] else name_communicators
+    know(**request["others"])
 
 
 def _serve_store(port_file: Path, world: int) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.errors import MayaError
+from maya.launch.layout import rank_path
 
 ABSENT = -1
 
@@ -94,6 +95,12 @@ def pattern_of(ranks: Sequence[int] | NDArray[np.int32]) -> bytes:
 def family_of(pattern: bytes, earlier: int) -> int:
     """A number for groups of one pattern; a member is in `earlier` of them already."""
     return zlib.crc32(pattern, earlier)
+
+
+def groups_path(directory: Path, rank: int = 0) -> Path:
+    """Where rank 0 of a run in `directory` writes down the groups of the world, and every rank of one whose others may
+    be absent the first that it makes."""
+    return rank_path(directory, rank).with_suffix(".groups")
 
 
 def read_topology(path: Path, world: int) -> Topology:

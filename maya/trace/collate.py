@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, FLAG_STEPPING, rank_path
+from maya.launch.topology import groups_path, read_topology
 from maya.launch.types import Run
-from maya.trace.absent import announce_all
+from maya.trace.absent import announce_all, announced_by_all
 from maya.trace.agreement import join_ranks
 from maya.trace.classes import as_rank, lanes_of, refine
-from maya.trace.communicators import Announced, Instance, announced_by_all, fold, join_instances
+from maya.trace.communicators import Announced, Instance, fold, join_instances
 from maya.trace.format import RawRank, TraceError, read_communicators, read_rank
 from maya.trace.host import UndisturbedTimes
 from maya.trace.host_speed import host_software, host_speed, on_reference
@@ -136,7 +137,8 @@ def _announced(run: Run, raws: list[RawRank], notes: list[str]) -> Announced:
         ops = rank_path(run.directory, rank).with_suffix(".ops")
         if rank not in announced and ops.is_file():
             announced[rank] = read_communicators(ops)
-    announced, untold = announced_by_all(announced, run.representative_of, run.world)
+    topology = read_topology(groups_path(run.directory, 0), run.world)
+    announced, untold = announced_by_all(announced, run.representative_of, topology)
     notes += untold
     return announced
 

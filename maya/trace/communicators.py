@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -50,78 +48,6 @@ def join_instances(announced: Announced, world: int) -> dict[str, Instance]:
             instance.local_index[rank] = index
     _infer_members(list(instances.values()), world)
     return instances
-
-
-def announced_by_all(
-    announced: Announced, representative_of: Sequence[int], world: int
-) -> tuple[Announced, list[str]]:
-    """What each rank would have announced, had it run as long as its representative, and what cannot be told.
-
-    A rank that was merged early has not yet made communicators that its representative makes later: it is in the same
-    one, or in that of the members of an earlier one of both, or in that of the ranks as far from it as the members
-    are from the representative, when those do the same work.
-    """
-    late = {
-        rank: sorted(announced[representative].keys() - announced[rank].keys())
-        for rank, representative in enumerate(representative_of)
-        if rank in announced
-    }
-    if not any(late.values()):
-        return announced, []
-    instances = join_instances(announced, world)
-    result: Announced = {rank: dict(own) for rank, own in announced.items()}
-    untold: Counter[str] = Counter()
-    for rank, indices in late.items():
-        representative = representative_of[rank]
-        own, other = announced[rank], announced[representative]
-        pairs = [(instances[own[k].id].members, instances[other[k].id].members) for k in own if k in other]
-        given: Counter[tuple[int, ...]] = Counter()
-        for index in indices:
-            theirs = instances[other[index].id].members
-            members = _counterpart(rank, representative, theirs, pairs, representative_of)
-            if members is None:
-                untold[f"communicator {index} of rank {representative} and {len(theirs) - 1} others"] += 1
-                continue
-            there = [
-                i for i in instances.values() if rank not in i.local_index and _may_be(i.members, members)
-            ]
-            name = there[given[members]].id if given[members] < len(there) else f"{members} {given[members]}"
-            given[members] += 1
-            result[rank][index] = LocalCommunicator(name, len(members), members.index(rank), members)
-    notes = [
-        f"{count} ranks stopped as copies before they made {what}: who its members are there is unknown, and "
-        "it counts once; --ranks all tells"
-        for what, count in untold.items()
-    ]
-    return result, notes
-
-
-def _may_be(known: Sequence[int], members: Sequence[int]) -> bool:
-    """Whether members some of which may be unknown are these."""
-    return len(known) == len(members) and all(k in (-1, m) for k, m in zip(known, members, strict=True))
-
-
-def _counterpart(
-    rank: int,
-    representative: int,
-    theirs: Sequence[int],
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-    representative_of: Sequence[int],
-) -> tuple[int, ...] | None:
-    """Members, in order, of the communicator that `rank` would have where its representative's has `theirs`; `pairs`
-    are the members of the earlier ones of both."""
-    if rank in theirs and -1 not in theirs:
-        return tuple(theirs)
-    earlier = {tuple(own) for own, other in pairs if _may_be(theirs, other)}
-    if len(earlier) == 1:
-        (own,) = earlier
-        return own if -1 not in own else None
-    moved = tuple(member + rank - representative for member in theirs)
-    alike = -1 not in theirs and all(
-        0 <= there < len(representative_of) and representative_of[there] == representative_of[here]
-        for here, there in zip(theirs, moved, strict=True)
-    )
-    return moved if alike else None
 
 
 def _infer_members(instances: list[Instance], world: int) -> None:

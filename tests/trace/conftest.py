@@ -24,8 +24,8 @@ class RankWriter:
         self._contexts: dict[str, int] = {}
         self._steps = 0
 
-    def communicator(self, index: int, identity: str, size: int, rank: int) -> None:
-        self.lines.append({"communicator": index, "id": identity, "size": size, "rank": rank})
+    def communicator(self, index: int, identity: str, size: int, rank: int, **told: Any) -> None:
+        self.lines.append({"communicator": index, "id": identity, "size": size, "rank": rank, **told})
 
     def record(self, kind: RecordKind, **columns: int) -> None:
         self.records.append({"kind": kind, "peer": -1, "host_ns": 1000, **columns})

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from maya.launch.layout import FLAG_STEPPING
+from maya.launch.topology import family_of, groups_path, pattern_of
 from maya.launch.types import Run
 from maya.trace import TraceError, collate
 from maya.trace.split import unfold
@@ -346,6 +348,24 @@ def test_ranks_merged_early_have_the_communicators_that_come_later(
         calls = rank.records["operation"][rank.records["kind"] == RecordKind.COLLECTIVE]
         reduced = [whole.operations[number] for number in calls]
         assert all(isinstance(op, Collective) and rank.rank in op.members for op in reduced)
+
+
+def test_process_groups_tell_the_later_communicators_of_ranks_merged_early(
+    rank_writer: Any, tmp_path: Path
+) -> None:
+    """Rank 1 ends as a copy of 0 before both pair up with ranks that do different work."""
+    pairs = [(0, 2), (1, 3)]
+    for r in range(4):
+        rank, own = rank_writer(r, 4), pairs[r % 2]
+        if r != 1:
+            rank.communicator(0, f"{own}", 2, own.index(r), members=own, family=family_of(pattern_of(own), 0))
+            training(rank, lambda rank: rank.collective("all_reduce"))
+        rank.write(tmp_path)
+    groups_path(tmp_path).write_bytes(np.array([[2, *pair] for pair in pairs], "<i4").tobytes())
+    job = collate(run_of(tmp_path, (0, 0, 2, 3)))
+    assert job.notes == ()
+    assert job.class_of_rank.tolist() == [0, 1, 2, 3]
+    assert {c.members for c in job.communicators} == set(pairs)
 
 
 def test_communicators_that_cannot_be_told_of_ranks_merged_early_are_noted(

@@ -167,8 +167,9 @@ def _utilization(
     so with several dtypes this is sum(FLOP / peak) / iteration time. None when no operation has any FLOP.
 
     MFU = 3 F / (iteration time x peak FLOP/s), F being the forward passes' FLOP, of which backward passes take
-    twice as many (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Where less than 3 F was executed besides the
-    optimizer's (parameters without gradients) it is that. None when no backward pass can be told from the forward ones.
+    twice as many (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Where less than 3 F was executed besides what
+    was recomputed and the optimizer's (parameters without gradients) it is that. None when no backward pass can be
+    told from the forward ones.
     """
     if not estimates.flops.any() or iteration_s <= 0:
         return None, None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, FLAG_STEPPING, rank_path
+from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
 from maya.launch.topology import groups_path, read_topology
 from maya.launch.types import Run
 from maya.trace.absent import announce_all, announced_by_all
@@ -29,13 +29,13 @@ from maya.trace.iteration import (
     steady_iteration,
 )
 from maya.trace.operations import OperationTable
+from maya.trace.passes import passes
 from maya.trace.rendezvous import PARTY, count_within
 from maya.trace.types import (
     ALLOCATION,
     RECORD,
     Communicator,
     JobTrace,
-    Pass,
     RankTrace,
     RecordKind,
 )
@@ -221,27 +221,8 @@ def _rank_trace(raw: RawRank, cut: NDArray[np.void], records: NDArray[np.void]) 
         capacity_bytes=raw.capacity_bytes,
         allocations=_allocations(raw.records),
         blocking_streams=raw.blocking_streams,
-        passes=_passes(cut),
+        passes=passes(cut, records["operation"]),
     )
-
-
-def _passes(cut: NDArray[np.void]) -> NDArray[np.uint8] | None:
-    """[records] `Pass`: the thread that takes the optimizer's step computes forward passes, others backward ones.
-
-    PyTorch runs backward passes, and what they recompute, on threads of its own. Within a step, what comes before one
-    is its closure's. None without a step; of a graph only its replay's thread is known, so it counts as nobody's.
-    """
-    steps = np.flatnonzero(cut["kind"] == RecordKind.STEP)
-    if not len(steps) or (cut["flags"] & FLAG_GRAPH).any():
-        return None
-    backward = cut["thread"] != cut["thread"][steps[-1]]
-    stepping = ~backward & (cut["flags"] & FLAG_STEPPING != 0)
-    steps_end, next_backward = (
-        np.append(rows, len(cut))[np.searchsorted(rows, np.arange(len(cut)))]
-        for rows in (np.flatnonzero(~backward & ~stepping), np.flatnonzero(backward))
-    )
-    optimizer = stepping & (steps_end <= next_backward)
-    return np.select([backward, optimizer], [Pass.BACKWARD, Pass.OPTIMIZER], Pass.FORWARD).astype(np.uint8)
 
 
 def _allocations(records: NDArray[np.void]) -> NDArray[np.void]:

@@ -186,8 +186,9 @@ class Pass(IntEnum):
     """What a call is part of."""
 
     FORWARD = 0  # all that is neither of the following
-    BACKWARD = 1  # and what it recomputes
+    BACKWARD = 1
     OPTIMIZER = 2
+    RECOMPUTATION = 3  # of a forward pass, in a backward one
 
 
 @dataclass(frozen=True)

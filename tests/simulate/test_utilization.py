@@ -32,6 +32,8 @@ def trained(cluster: Cluster, threads: str, recompute: bool = False, frozen: boo
     passes = np.full(calls, Pass.FORWARD, np.uint8)
     if threads == "two":
         passes[1 : calls - 1] = Pass.BACKWARD
+        if recompute:
+            passes[1] = Pass.RECOMPUTATION
     own = dataclasses.replace(trace.ranks[0], passes=None if threads == "unknown" else passes)
     return summarised(dataclasses.replace(trace, ranks=(own,)), job, cluster)
 
@@ -86,9 +88,13 @@ def test_a_factorisation_keeps_little_of_the_device_busy_while_its_steps_wait() 
     assert busy[0] < 0.2 < 0.9 < busy[1]
 
 
-def test_a_model_with_frozen_parameters_counts_what_it_executes(ideal_cluster: Cluster) -> None:
-    prediction = trained(ideal_cluster, "two", frozen=True)
-    assert prediction.model_flops_utilization == pytest.approx(prediction.hardware_flops_utilization)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_model_with_frozen_parameters_counts_what_it_executes_once(
+    ideal_cluster: Cluster, recompute: bool
+) -> None:
+    prediction = trained(ideal_cluster, "two", frozen=True, recompute=recompute)
+    iteration_ns = prediction.iteration_time_s * 1e9
+    assert prediction.model_flops_utilization == pytest.approx(2 * FORWARD / iteration_ns)
 
 
 @pytest.mark.parametrize("threads", ["one", "unknown"])

@@ -55,11 +55,32 @@ def test_forward_is_neither_backward_nor_the_optimizers_own(rank_writer: Any, tm
     rank.write(tmp_path)
     (of_rank,) = collate(run_of(tmp_path, (0,))).ranks
     assert of_rank.passes is not None
-    forward, backward, optimizer = Pass
+    forward, backward, optimizer, _ = Pass
     of_the_step = forward  # its own record
     assert of_rank.passes.tolist() == [
         optimizer, forward, backward, forward, backward, optimizer, of_the_step,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("recomputed", [["a", "b", "c", "d"], ["b", "c", "d", "e", "f"], ["a", "b", "c"], []])
+def test_what_a_backward_pass_recomputes_is_told_from_what_it_computes(
+    rank_writer: Any, tmp_path: Path, recomputed: list[str]
+) -> None:
+    def iteration(rank: Any) -> None:
+        for name in "abcdef":
+            rank.kernel(name)
+        for name in ["of f", *recomputed, "of e", "of d", "b", "of c"]:
+            rank.kernel(name, thread=1)
+
+    rank = rank_writer()
+    training(rank, iteration)
+    rank.write(tmp_path)
+    (of_rank,) = collate(run_of(tmp_path, (0,))).ranks
+    assert of_rank.passes is not None
+    expected = Pass.RECOMPUTATION if len(recomputed) >= 4 else Pass.BACKWARD
+    assert of_rank.passes[6] == Pass.BACKWARD
+    assert of_rank.passes[7:-5].tolist() == [expected] * len(recomputed)
+    assert of_rank.passes[-5:-1].tolist() == [Pass.BACKWARD] * 4
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,17 @@ def _meet_by(handler: Callable[..., Iterator[tuple[Store, int, int]]]) -> None:
     rendezvous._rendezvous_handlers.update(env=handler, tcp=handler)
 
 
+def _asked_of(url: str, rank: int, world: int) -> int:
+    """The rank that the script asks to be. Raises RuntimeError when it makes a world of another size."""
+    asked = parse_qs(urlparse(url).query)
+    size = int(asked.get("world_size", [os.environ.get("WORLD_SIZE", world)])[0])
+    if size != world:
+        raise RuntimeError(
+            f"the script makes a world of {size:,} ranks where Maya runs {world:,}: ask for --gpus {size}"
+        )
+    return int(asked.get("rank", [os.environ.get("RANK", rank)])[0])
+
+
 def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -> None:
     """From here on `init_process_group` and `new_group` succeed though nobody else may be there."""
     importlib.import_module(
@@ -215,6 +226,7 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -
     groups = Groups(rank, Path(log) if log else None)
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
+        _asked_of(url, rank, world)
         yield _keep(AnsweringStore(_own_store(port, world), groups, world)), rank, world
 
     _meet_by(handler)
@@ -249,14 +261,7 @@ def name_communicators(rank: int, world: int, port: int, log: str | None) -> Non
     groups = Groups(rank, Path(log) if log else None)
 
     def handler(url: str, timeout: datetime.timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
-        asked = parse_qs(urlparse(url).query)
-        size = int(asked.get("world_size", [os.environ.get("WORLD_SIZE", world)])[0])
-        if size != world:
-            raise RuntimeError(
-                f"the script makes a world of {size:,} ranks where Maya has started {world:,}: "
-                f"ask for --gpus {size}"
-            )
-        own_rank = int(asked.get("rank", [os.environ.get("RANK", rank)])[0])
+        own_rank = _asked_of(url, rank, world)
         yield _keep(NamingStore(_own_store(port, world), groups, world)), own_rank, world
 
     _meet_by(handler)

@@ -89,7 +89,10 @@ def test_ranks_meet_whatever_port_the_script_names(launch: Launch, where: str, w
     assert run.status == "traced", run.traceback
 
 
-def test_a_world_of_another_size_is_refused(launch: Launch) -> None:
-    run = launch("import torch.distributed as dist; dist.init_process_group('nccl', rank=0, world_size=2)")
+@pytest.mark.parametrize("started", [1, 32])  # all ranks, and representatives
+def test_a_world_of_another_size_is_refused(launch: Launch, started: int) -> None:
+    run = launch(
+        "import torch.distributed as dist; dist.init_process_group('nccl', rank=0, world_size=2)", started
+    )
     assert run.status == "failed"
-    assert run.error.endswith("a world of 2 ranks where Maya has started 1: ask for --gpus 2")
+    assert run.error.endswith(f"a world of 2 ranks where Maya runs {started}: ask for --gpus 2")

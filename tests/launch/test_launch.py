@@ -401,22 +401,26 @@ def test_a_short_script_is_one_iteration(launch: Launch) -> None:
 def test_nvidia_smi_tells_of_the_virtual_devices(values: Values) -> None:
     (answer, _) = values(
         """
-        import subprocess
+        import ctypes, subprocess
         def smi(*arguments):
             return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True)
+        driver = ctypes.create_string_buffer(80)
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        nvml.nvmlInit_v2(), nvml.nvmlSystemGetDriverVersion(driver, 80)
         name, bytes_ = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
         answer = [
             smi().returncode, name in smi().stdout, smi("-L").stdout.count(name),
             smi("--query-gpu=index,memory.total", "--format=csv,noheader,nounits").stdout,
             smi("--query-gpu=gpu_name", "--format=csv", "-i", "1").stdout.splitlines() == ["name", name],
             f"0, {bytes_ >> 20}", f"GPU-{torch.cuda.get_device_properties(0).uuid}" in smi("-L").stdout,
+            driver.value.decode() in smi("--query-gpu=driver_version", "--format=csv,noheader").stdout.split(),
             smi("--query-gpu=nonsense").returncode, smi("topo", "-m").returncode,
         ]
         """,
         2,
     )
-    status, named, listed, queried, header, first, uuid, *refused = answer
-    assert (status, named, listed, header, uuid, refused) == (0, True, 2, True, True, [2, 2])
+    status, named, listed, queried, header, first, uuid, driver, *refused = answer
+    assert (status, named, listed, header, uuid, driver, refused) == (0, True, 2, True, True, True, [2, 2])
     assert queried.splitlines()[0] == first and len(queried.splitlines()) == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -293,10 +294,8 @@ def _job(
     from maya.launch.types import Job
 
     name, *argv = script
-    if not module and not Path(name).is_file():
-        raise MayaError(f"{name}: no such script (started in {Path.cwd()})")
     return Job(
-        script=name,
+        script=name if module else _script(name),
         argv=tuple(argv),
         world=gpus,
         module=module,
@@ -304,6 +303,21 @@ def _job(
         ranks=ranks,
         timeout_s=timeout,
     )
+
+
+def _script(name: str) -> str:
+    """A path, or where a shell would find a program of Python's, such as torchrun: this Python's own first.
+    Raises MayaError for neither."""
+    if Path(name).is_file():
+        return name
+    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    program = shutil.which(name, path=places)
+    if program is None:
+        raise MayaError(f"{name}: no such script (started in {Path.cwd()})")
+    with Path(program).open("rb") as file:
+        if b"python" not in file.readline(1024):
+            raise MayaError(f"{name}: {program} is not Python's")
+    return program
 
 
 def _make_room_for(*files: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +69,11 @@ def test_a_command_that_did_its_work_ends_with_0(
     with pytest.raises(SystemExit) as ended:
         maya.cli.main()
     assert ended.value.code in (0, None) and "dgx-h100" in capsys.readouterr().out
+
+
+def test_a_program_of_pythons_is_found_as_a_shell_would(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert maya.cli._script("torchrun") == str(Path(sys.executable).parent / "torchrun")
+    assert "/sh is not Python's" in refusal("maya predict -- sh -c true", capsys, monkeypatch)
+    assert "no such script" in refusal("maya predict -- no-such-program", capsys, monkeypatch)

@@ -230,6 +230,9 @@ class ForkServer:
             own = heavy_imports_of_module(job.script, [str(Path.cwd()), *sys.path])
         else:
             own = heavy_imports(Path(job.script))
+        for argument in job.argv:  # a launcher's script
+            if argument.endswith(".py") and Path(argument).is_file():
+                own += [module for module in heavy_imports(Path(argument)) if module not in own]
         wanted = (*ALWAYS, *own)
         if self._warmed_for == wanted and self._process is not None and self._process.poll() is None:
             return

@@ -9,12 +9,12 @@ import random
 import signal
 import sys
 import traceback
-import types
 from pathlib import Path
 from typing import Any
 
-from maya.launch import operators, optimizers, own_steps, spawned
+from maya.launch import operators, optimizers, own_steps, script, spawned
 from maya.launch.readings import READINGS, SUFFIX
+from maya.launch.script import run_script
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -81,20 +81,12 @@ def _reseed() -> None:
 
 
 def _run_script(request: dict[str, Any]) -> dict[str, Any]:
-    name, module = request["script"], request["module"]
-    sys.argv = [name, *request["argv"]]
     operators.observe()
     optimizers.tell_apart()
     own_steps.tell_apart()
     spawned.run_in_place()
     try:
-        if module:
-            import runpy
-
-            sys.path.insert(0, str(Path.cwd()))
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-        else:
-            _run_path(name)
+        run_script(request["script"], request["argv"], request["module"])
     except SystemExit as leave:
         if leave.code in (None, 0):
             return {"status": "finished"}
@@ -102,17 +94,6 @@ def _run_script(request: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:
         return _describe(error)
     return {"status": "finished"}
-
-
-def _run_path(name: str) -> None:
-    path = os.path.abspath(name)  # noqa: PTH100 - as the interpreter does it: symbolic links stay
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    main = types.ModuleType("__main__")
-    main.__file__ = path
-    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
-    sys.modules["__main__"] = main
-    source = Path(path).read_bytes()
-    exec(compile(source, path, "exec"), main.__dict__)
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
@@ -128,9 +109,9 @@ def _describe(error: BaseException) -> dict[str, Any]:
 
 
 def _own_traceback(error: BaseException) -> str:
-    """The traceback without the frames of this file and of runpy."""
+    """The traceback without the frames of what runs the script."""
     described = traceback.TracebackException.from_exception(error)
-    hidden = (__file__, "<frozen runpy>")
+    hidden = (__file__, script.__file__, spawned.__file__, "<frozen runpy>")
     described.stack = traceback.StackSummary.from_list(
         [frame for frame in described.stack if frame.filename not in hidden]
     )

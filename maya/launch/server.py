@@ -139,7 +139,8 @@ def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
             except Exception:  # the rank will meet it again, and report it as the script's own
                 continue
             (rank_dependent if read else imported).append(module)
-    importlib.import_module("maya.launch.absent")  # which ranks would import, each by itself
+    for module in ("maya.launch.absent", "torch.distributed.launcher.api"):
+        importlib.import_module(module)  # which ranks would import, each by itself
     ready_compiler()
     undrawn.leave_undrawn()
     gc.collect()

@@ -1,4 +1,8 @@
-"""Scripts that spawn their ranks themselves: each rank of Maya's runs what the process of its number would have run."""
+"""Scripts that start their ranks themselves: each rank of Maya's runs what the process of its number would have run.
+
+They spawn a function (`torch.multiprocessing.spawn`), or are a launcher of scripts over PyTorch's (`torchrun`,
+`accelerate launch`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, Literal
+
+from maya.launch.script import run_script
 
 NOTE = "the script spawns its ranks itself: what they would run, those that Maya started run"
 
@@ -25,7 +32,13 @@ class _Joined:
 
 
 def run_in_place() -> None:
-    """From here on `torch.multiprocessing.spawn` of as many processes as Maya started on the node starts none."""
+    """From here on what starts as many processes as Maya has on the node starts none."""
+    _spawn_in_place()
+    _launch_in_place()
+
+
+def _spawn_in_place() -> None:
+    """`torch.multiprocessing.spawn`."""
     place, node = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     package: Any = importlib.import_module("torch.multiprocessing")
     module: Any = importlib.import_module("torch.multiprocessing.spawn")
@@ -42,12 +55,7 @@ def run_in_place() -> None:
     ) -> Any:
         if nprocs != node:
             return _spawn(original, nprocs, node, fn, args, nprocs, join, *rest, **options)
-        ctypes.CDLL(None).maya_note(NOTE.encode())
-        try:
-            fn(place, *args)
-        except SystemExit as leave:  # as that process would have, not the script
-            if leave.code not in (None, 0):
-                raise
+        _run_as_process(fn, place, *args)
         return None if join else _Joined()
 
     module.start_processes = package.start_processes = start_processes
@@ -63,3 +71,50 @@ def _spawn(original: Callable[..., Any], nprocs: int, node: int, *arguments: Any
             f"the script spawns {nprocs} processes where Maya has started {node} on a node: if they are to be the "
             f"ranks of one node, ask for --gpus {nprocs}"
         ) from error
+
+
+def _launch_in_place() -> None:
+    """PyTorch's elastic launcher, and all that is made of it."""
+    module: Any = importlib.import_module("torch.distributed.launcher.api")
+
+    def launch_agent(config: Any, entrypoint: Any, args: list[Any]) -> dict[int, Any]:
+        _check_world(config.nproc_per_node, config.min_nodes, config.max_nodes)
+        rank = int(os.environ["RANK"])
+        if callable(entrypoint):
+            return {rank: _run_as_process(entrypoint, *args)}
+        name, argv, is_module = _script_of([str(entrypoint), *map(str, args)])
+        _run_as_process(run_script, name, argv, is_module)
+        return {rank: None}
+
+    module.launch_agent = launch_agent
+
+
+def _check_world(on_node: int, fewest: int, most: int) -> None:
+    node, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    if on_node != node or not fewest * node <= world <= most * node:
+        raise RuntimeError(
+            f"the script starts {on_node} processes on each of {most} nodes where Maya has started {node} on each of "
+            f"{world // node}: if they are to be all ranks, ask for --gpus {on_node * most}"
+        )
+
+
+def _script_of(command: list[str]) -> tuple[str, list[str], bool]:
+    """Of a command that starts Python: the script or module, its arguments, and whether it is a module."""
+    program, *rest = command
+    if not Path(program).name.startswith("python"):
+        raise RuntimeError(f"the script starts {program} as ranks: Maya runs only what is Python's as such")
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest.pop(0)  # -u, and the like
+    is_module = rest[:1] == ["-m"]
+    name, *argv = rest[is_module:]
+    return name, argv, is_module
+
+
+def _run_as_process(run: Callable[..., Any], *arguments: Any) -> Any:
+    ctypes.CDLL(None).maya_note(NOTE.encode())
+    try:
+        return run(*arguments)
+    except SystemExit as leave:  # as that process would have, not the script
+        if leave.code not in (None, 0):
+            raise
+        return None

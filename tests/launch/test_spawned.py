@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,49 @@ def test_a_world_of_another_size_is_refused(launch: Launch, started: int) -> Non
     )
     assert run.status == "failed"
     assert run.error.endswith(f"a world of 2 ranks where Maya runs {started}: ask for --gpus 2")
+
+
+# In the manner of accelerate: its own variables, then PyTorch's launcher.
+LAUNCHING = """
+import os, sys
+from torch.distributed import run
+os.environ["SET_BY_LAUNCHER"] = "yes"
+run.main(["--nproc-per-node", "PROCESSES", *OPTIONS, sys.argv[1] + "/train.py", "--lr", "0.1"])
+assert not hasattr(sys.modules["__main__"], "run")  # the script is in its place
+"""
+LAUNCHED = """
+import os, sys
+import torch, torch.distributed as dist
+assert __name__ == "__main__" and sys.argv[1:] == ["--lr", "0.1"] and os.environ["SET_BY_LAUNCHER"] == "yes"
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+sum = torch.ones(1, device="cuda")
+dist.all_reduce(sum)
+assert sum.item() == 2
+sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--standalone"], ["--rdzv-backend=c10d", "--rdzv-endpoint=host:29500"]]
+)
+def test_a_launcher_of_ranks_runs_its_script_in_those_that_run(
+    launch: Launch, tmp_path: Path, options: list[str]
+) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "train.py").write_text(LAUNCHED)
+    text = LAUNCHING.replace("PROCESSES", "2").replace("OPTIONS", repr(options))
+    run = launch(text, 2)
+    assert run.status == "traced", run.traceback
+    assert NOTE in collate(run).notes
+
+
+@pytest.mark.parametrize(
+    ("processes", "options", "gpus"), [("8", [], 8), ("2", ["--nnodes=2", "--node-rank=0"], 4)]
+)
+def test_a_launcher_of_other_ranks_is_refused(
+    launch: Launch, processes: str, options: list[str], gpus: int
+) -> None:
+    run = launch(LAUNCHING.replace("PROCESSES", processes).replace("OPTIONS", repr(options)), 2)
+    assert run.status == "failed" and run.error.endswith(f"ask for --gpus {gpus}")

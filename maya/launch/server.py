@@ -6,6 +6,7 @@ descriptor is its argument; the end of the socket ends it and everything it fork
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import json
@@ -17,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from maya.launch import undrawn
@@ -28,6 +30,7 @@ from maya.launch.readings import READINGS
 RANK_VARIABLES = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2): processes whose parent has ended become this one's
 
 
 class Server:
@@ -35,6 +38,8 @@ class Server:
         self.connection = connection
         self.buffer = b""
         self.children: dict[int, str] = {}  # pid -> name
+        self.own: frozenset[int] = frozenset()  # processes that this one had before it had ranks
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.woken, waker = os.pipe()
         for end in (self.woken, waker):
             os.set_blocking(end, False)
@@ -76,6 +81,8 @@ class Server:
             self._fork(request)
 
     def _fork(self, request: dict[str, Any]) -> None:
+        if not self.children:
+            self.own = frozenset(children())
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -99,7 +106,17 @@ class Server:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 name = self.children.pop(pid)
+                self._end_orphans()
                 self._send({"ended": name, "code": os.waitstatus_to_exitcode(status)})
+
+    def _end_orphans(self) -> None:
+        """Once no rank is left: what ranks have started in sessions of their own, which no signal to a rank ends."""
+        if any(name.startswith("rank ") for name in self.children.values()):
+            return
+        while orphans := set(children()) - self.children.keys() - self.own:
+            for pid in orphans:
+                kill_group(pid)
+                os.waitpid(pid, 0)
 
     def _kill(self, names: list[str]) -> None:
         for pid, name in self.children.items():
@@ -109,9 +126,17 @@ class Server:
     def _kill_all(self) -> None:
         for pid in self.children:
             kill_group(pid)
+            os.waitpid(pid, 0)
+        self.children.clear()
+        self._end_orphans()
 
     def _send(self, answer: dict[str, Any]) -> None:
         self.connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def children() -> list[int]:
+    """This process's, by number: those of its main thread, which forks."""
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
 def kill_group(pid: int) -> None:

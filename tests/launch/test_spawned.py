@@ -143,3 +143,19 @@ def test_a_launcher_of_other_ranks_is_refused(
 ) -> None:
     run = launch(LAUNCHING.replace("PROCESSES", processes).replace("OPTIONS", repr(options)), 2)
     assert run.status == "failed" and run.error.endswith(f"ask for --gpus {gpus}")
+
+
+def test_what_ranks_leave_in_sessions_of_their_own_ends_with_them(launch: Launch, tmp_path: Path) -> None:
+    run = launch(
+        """
+        import subprocess, sys, torch
+        from pathlib import Path
+        command = ["sh", "-c", "sleep 600 & echo $! && wait"]
+        left = subprocess.Popen(command, start_new_session=True, stdout=-1, text=True)
+        Path(sys.argv[1], "left").write_text(f"{left.pid} {left.stdout.readline()}")
+        torch.ones(1, device="cuda")
+        """
+    )
+    assert run.status == "traced", run.traceback
+    left = (tmp_path / "results" / "left").read_text().split()
+    assert len(left) == 2 and not any(Path("/proc", pid).exists() for pid in left)

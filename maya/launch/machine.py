@@ -89,8 +89,26 @@ def require_room(directory: Path) -> None:
 
 def cpu_ticks(pid: int) -> int:
     """User and system time of a process and its ended children, in clock ticks (proc(5))."""
+    return _ticks(_status(Path(f"/proc/{pid}/stat")))
+
+
+def cpu_ticks_of_started(pids: Iterable[int]) -> int:
+    """The same of all that the processes have started and that lives, however far down."""
+    of = {int(path.parent.name): _status(path) for path in Path("/proc").glob("[0-9]*/stat")}
+    waiting, found = set(pids), set[int]()
+    while waiting:
+        waiting = {pid for pid, status in of.items() if status and int(status[1]) in waiting} - found
+        found |= waiting
+    return sum(_ticks(of[pid]) for pid in found)
+
+
+def _status(path: Path) -> list[str]:
+    """The fields of a process behind its name; none where it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return path.read_text().rpartition(")")[2].split()
     except OSError:
-        return 0
-    return sum(int(field) for field in fields[11:15]) * 100 // os.sysconf("SC_CLK_TCK")
+        return []
+
+
+def _ticks(status: list[str]) -> int:
+    return sum(int(field) for field in status[11:15]) * 100 // os.sysconf("SC_CLK_TCK")

@@ -18,6 +18,7 @@ from maya.launch.graphs import GRAPH_STEPS, replayed, speaks_of_graphs
 from maya.launch.layout import HEADER, rank_path
 from maya.launch.machine import (
     cpu_ticks,
+    cpu_ticks_of_started,
     how_it_ended,
     memory_is_short,
     require_room,
@@ -85,6 +86,7 @@ class Watch:
         self.graphs = speaks_of_graphs(job)
         self.output = Output(directory)
         self.progress = _Progress(self._activity, since=time.monotonic())
+        self.ticks = (0, 0)
         self.control.step_limit = 1
         self.batches = plan.batches()
         self.planned = False  # every rank has its representative
@@ -399,14 +401,22 @@ class Watch:
         return "\n".join(lines)
 
     def _activity(self) -> tuple[object, ...]:
-        """Changes while any rank works: steps, what it waits for, or CPU time while one does not wait."""
+        """Changes while any rank works: steps, what it waits for, or CPU time while one does not wait for others."""
         ranks = sorted(self.crew.running)
         states = [self.control.state(rank) for rank in ranks]
         places = tuple((self.control.steps(rank), self.control.wait_site(rank)) for rank in ranks)
         if all(state in (RankState.WAITING, RankState.PAUSED) for state in states):
             return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
-        ticks = sum(map(cpu_ticks, self.crew.pids.values()))
-        return (*states, *places, ticks // 10)
+        return (*states, *places, *self._ticks())
+
+    def _ticks(self) -> tuple[int, int]:
+        """CPU time of the ranks, in tenths of seconds; where it stands still since the last look that of what they
+        have started (a data loader's workers), which takes a look at all processes."""
+        own, of_started = sum(map(cpu_ticks, self.crew.pids.values())) // 10, self.ticks[1]
+        if own == self.ticks[0]:
+            of_started = cpu_ticks_of_started(self.crew.pids.values()) // 10
+        self.ticks = (own, of_started)
+        return self.ticks
 
 
 def _said_of(inferred: dict[int, Between]) -> list[str]:

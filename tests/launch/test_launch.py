@@ -499,6 +499,21 @@ def test_ranks_that_wait_for_each_other_fail_with_what_they_wait_for(
     assert "rank 1: waiting for rank 0" in run.traceback
 
 
+def test_a_rank_that_waits_for_processes_of_its_own_does_not_stand_still(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maya.launch.watch.HANG_SECONDS", 2.0)
+    run = launch(
+        """
+        import subprocess, sys, torch
+        work = "import time; until = time.monotonic() + 6\\nwhile time.monotonic() < until: pass"
+        subprocess.run(["sh", "-c", '"$0" -c "$1"; exit 0', sys.executable, work])
+        torch.ones(8, device="cuda")
+        """
+    )
+    assert run.status == "traced", run.traceback
+
+
 def test_ranks_that_stand_still_for_want_of_memory_say_so_and_do_not_run_again(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,7 @@ def judge_trace(
             *recording.notes,
             *estimates.notes,
             *network.notes,
+            *_waits_for_workers(trace, cluster, prediction.iteration_time_s),
             *prediction.notes,
         ),
         stages_s={
@@ -230,6 +231,17 @@ def _links_without_effect(
     return tuple(
         f"--link {name} makes no difference: nothing that this job's ranks ({where}) move takes it"
         for name in idle
+    )
+
+
+def _waits_for_workers(trace: JobTrace, cluster: Cluster, iteration_s: float) -> tuple[str, ...]:
+    """Said of a script that waits for its data: that is not in the time."""
+    needed = trace.loading_s / cluster.host_speed
+    if needed <= iteration_s:
+        return ()
+    return (
+        f"data-loader workers need {1e3 * needed:.3g} ms for an iteration's batches, each worker on a core of its own: "
+        f"that the script waits for them is not in its time ({needed / iteration_s:.1f} times as many would keep up)",
     )
 
 

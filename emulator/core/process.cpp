@@ -212,3 +212,9 @@ extern "C" int maya_begin_rank(const char* config_path) {
     return -1;
   }
 }
+
+// Steps that this rank has taken (`control.py`); 0 in a process that is none.
+extern "C" std::uint64_t maya_steps() {
+  const maya::RankSlot* slot = maya::rank_slot(maya::rank_config().rank);
+  return slot ? slot->steps.load(std::memory_order_relaxed) : 0;
+}

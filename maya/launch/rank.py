@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from maya.launch import operators, optimizers, own_steps, script, spawned
+from maya.launch import loading, operators, optimizers, own_steps, script, spawned
 from maya.launch.readings import READINGS, SUFFIX
 from maya.launch.script import run_script
 
@@ -85,6 +85,7 @@ def _run_script(request: dict[str, Any]) -> dict[str, Any]:
     optimizers.tell_apart()
     own_steps.tell_apart()
     spawned.run_in_place()
+    loading.observe(Path(request["outcome"]).with_suffix(loading.SUFFIX))
     try:
         run_script(request["script"], request["argv"], request["module"])
     except SystemExit as leave:

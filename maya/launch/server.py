@@ -164,7 +164,7 @@ def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
             except Exception:  # the rank will meet it again, and report it as the script's own
                 continue
             (rank_dependent if read else imported).append(module)
-    for module in ("maya.launch.absent", "torch.distributed.launcher.api"):
+    for module in ("maya.launch.absent", "torch.distributed.launcher.api", "torch.utils.data.dataloader"):
         importlib.import_module(module)  # which ranks would import, each by itself
     ready_compiler()
     undrawn.leave_undrawn()

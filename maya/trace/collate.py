@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
+from maya.launch.loading import loading_seconds
 from maya.launch.topology import groups_path, read_topology
 from maya.launch.types import Run
 from maya.trace.absent import announce_all, announced_by_all
@@ -76,6 +77,7 @@ def collate(run: Run) -> JobTrace:
         tables.append(records)
         parties.append(party)
     used = _keep_used(tables, parties, communicators)
+    per_cycle = math.gcd(*(iterations_per_cycle(cut.records) for cut in cuts))
     join_ranks(tables, parties, used, table.operations, class_of_rank, representatives, notes)
     return JobTrace(
         world=run.world,
@@ -89,13 +91,21 @@ def collate(run: Run) -> JobTrace:
         operations=table.operations,
         communicators=used,
         iterations_recorded=min(cut.iterations for cut in cuts),
-        iterations_per_cycle=math.gcd(*(iterations_per_cycle(cut.records) for cut in cuts)),
+        iterations_per_cycle=per_cycle,
         unsupported=tuple(dict.fromkeys(name for raw in raws for name in raw.unsupported)),
         uncovered=tuple(dict.fromkeys(name for raw in raws for name in raw.uncovered)),
         host_speed=speed,
+        loading_s=_loading_seconds(run, started) / per_cycle * (speed or 1.0),
         software=host_software(),
         notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
+
+
+def _loading_seconds(run: Run, ranks: list[int]) -> float:
+    """Of a cycle, on this machine and the rank where it is longest."""
+    first, last = run.steady
+    cycles = max((last - first) / run.period, 1)
+    return max(loading_seconds(run.directory, rank, run.steady) for rank in ranks) / cycles
 
 
 def _rare_note(routines: set[str]) -> list[str]:

@@ -222,6 +222,9 @@ class JobTrace:
     # Of the machine that recorded, over the reference, whose `host_ns` then are (trace/host_speed.py); None: not known,
     # and they are that machine's.
     host_speed: float | None = None
+    # What a rank's data-loader workers need for an iteration's batches, of the rank where that is longest, on the
+    # reference host: it is not in `records`.
+    loading_s: float = 0.0
     software: str = ""  # what the host ran: "CPython 3.11, PyTorch 2.11"; empty: not known
     notes: tuple[str, ...] = field(default_factory=tuple)
 

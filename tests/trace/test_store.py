@@ -52,6 +52,7 @@ def a_job() -> JobTrace:
         unsupported=("cudnn.foo",),
         uncovered=("bar",),
         host_speed=1.25,
+        loading_s=0.5,
         software="CPython 3.11, PyTorch 2.11",
         notes=("note",),
     )
@@ -65,7 +66,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     assert again.communicators == job.communicators
     assert (again.world, again.launched) == (4, 2)
     assert (again.iterations_recorded, again.iterations_per_cycle) == (3, 2)
-    assert (again.host_speed, again.software) == (1.25, job.software)
+    assert (again.host_speed, again.loading_s, again.software) == (1.25, 0.5, job.software)
     assert (again.unsupported, again.uncovered, again.notes) == (job.unsupported, job.uncovered, job.notes)
     assert np.array_equal(again.class_of_rank, job.class_of_rank)
     for one, other in zip(again.ranks, job.ranks, strict=True):

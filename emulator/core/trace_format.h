@@ -106,7 +106,8 @@ struct RankSlot {
   std::atomic<std::uint64_t> segment_hash[kSegmentRing];  // of step s at [(s - 1) % kSegmentRing]
   char wait_site[256];                                    // what it waits for, for hang reports
   AwaitedMessage awaited;
-  char pad[208];
+  std::atomic<std::uint32_t> nccl_device;  // ordinal + 1 of the device that its communicator of all ranks is on
+  char pad[204];
 };
 static_assert(sizeof(RankSlot) == 1024);
 

@@ -1,5 +1,6 @@
 #include "nccl/communicator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -129,6 +130,24 @@ std::uint32_t named_channel(std::uint32_t family, std::pair<int, int> pair) {
 void name_communicator(std::uint64_t unique_id, Name name) {
   const std::lock_guard lock(state().naming);
   state().names.insert_or_assign(unique_id, std::move(name));
+}
+
+std::string duplicate_device() {
+  const RankConfig& own = rank_config();
+  RankSlot* slot = rank_slot(own.rank);
+  // Where a script chooses what each rank sees, their first devices are not the same.
+  if (!slot || std::getenv("CUDA_VISIBLE_DEVICES")) return {};
+  int device = 0;
+  cudaGetDevice(&device);
+  const auto mine = static_cast<std::uint32_t>(device) + 1;
+  slot->nccl_device.store(mine);
+  const int gpus = std::max(own.devices, 1);
+  const int first = own.rank / gpus * gpus;
+  for (int rank = first; rank < std::min(first + gpus, own.world); ++rank)
+    if (rank != own.rank && rank_slot(rank)->nccl_device.load() == mine)
+      return "Duplicate GPU detected : rank " + std::to_string(own.rank) + " and rank " + std::to_string(rank) +
+             " both on CUDA device " + std::to_string(device);
+  return {};
 }
 
 Communicator* create_communicator(std::uint64_t id, int size, int rank) {

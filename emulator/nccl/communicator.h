@@ -109,6 +109,9 @@ struct Communicator {
 // Where the messages of a named communicator are found.
 std::uint32_t named_channel(std::uint32_t family, std::pair<int, int> pair);
 
+// What NCCL says where another rank of the node has the same device in a communicator of all ranks; empty: none has.
+std::string duplicate_device();
+
 // A new communicator of this process, announced to its peers. nullptr: the device has no memory for it. Throws
 // std::bad_alloc.
 Communicator* create_communicator(std::uint64_t id, int size, int rank);

@@ -40,7 +40,7 @@ struct Registration {
 
 maya::HandlePool<Registration, 1 << 16>& registrations() { return maya::handle_pool<Registration, 1 << 16>(); }
 
-thread_local const char* creation_error = "";  // of the thread's last communicator that could not be created
+thread_local std::string creation_error;  // of the thread's last communicator that could not be created
 
 // The result of a call that made a communicator, or did not.
 Result hand_over(Communicator* made, void** handle) {
@@ -69,6 +69,9 @@ int create(void** handle, std::uint64_t id, int size, int rank) {
   const Call call;
   if (!handle || size < 1 || rank < 0 || rank >= size) return code(Result::kInvalidArgument);
   try {
+    if (size == maya::rank_config().world) creation_error = duplicate_device();
+    else creation_error.clear();
+    if (!creation_error.empty()) return code(Result::kInvalidUsage);
     return code(hand_over(create_communicator(id, size, rank), handle));
   } catch (const std::exception&) {
     return code(Result::kSystemError);
@@ -161,7 +164,7 @@ const char* ncclGetErrorString(int result) {
 
 const char* ncclGetLastError(void* comm) {
   const Communicator* found = find_communicator(comm);
-  return found ? found->last_error.c_str() : creation_error;
+  return found ? found->last_error.c_str() : creation_error.c_str();
 }
 
 int ncclGetUniqueId(UniqueId* id) {

@@ -579,3 +579,22 @@ def test_of_a_script_that_prints_without_end_only_the_end_is_kept(launch: Launch
     assert run.status == "failed" and "after all that" in run.traceback
     assert any("only what came later was kept" in note for note in run.notes)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.stdout")) < 2**30 / 2
+
+
+ON_ONE_DEVICE = """
+import os, torch, torch.distributed as dist
+SEES
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(1, device="cuda"))
+"""
+
+
+def test_ranks_that_all_take_the_first_device_fail_as_with_nccl(launch: Launch) -> None:
+    run = launch(ON_ONE_DEVICE.replace("SEES", ""), 2)
+    assert run.status == "failed" and "Duplicate GPU detected : rank" in run.traceback
+
+
+def test_ranks_that_see_a_device_each_do_not_share_it(launch: Launch) -> None:
+    sees = 'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]'
+    run = launch(ON_ONE_DEVICE.replace("SEES", sees), 2)
+    assert run.status == "traced", run.traceback

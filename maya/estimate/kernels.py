@@ -41,8 +41,11 @@ _OUTPUTS = re.compile(r"reduce_kernel<\d+, [24],")
 _MEETING_WAITS, _WAITS_A_BLOCK = 6.8, 0.065
 # Where ranks that read each other's memory meet (torch/csrc/distributed/c10d/symm_mem).
 _MEETING = re.compile(r"symmetric_memory::(?:barrier|put_signal|wait_signal)_kernel")
-# Matrix products of libraries that make their own; PyTorch's own name for them is mm.
-_PRODUCT = re.compile(r"gemm|(?<![a-z])w?mma(?![a-z])|(?<![a-z])mm_kernel|marlin", re.IGNORECASE)
+# Matrix products of libraries that make their own; PyTorch's own name for them is mm. What tells a grouped one where
+# its groups lie makes none.
+_PRODUCT = re.compile(
+    r"(?<!prepare_grouped_)gemm|(?<![a-z])w?mma(?![a-z])|(?<![a-z])mm_kernel|marlin", re.IGNORECASE
+)
 # Named by the emulator, which knows what they move; how well they do it was measured nowhere.
 _UNMEASURED = re.compile(
     r"cufft_|cusparse_|cudnn::(?:ops::bias_reduction|\w+_elementWise|ctc_loss|spatial_transformer)"
@@ -149,7 +152,10 @@ FAMILIES = (
     _family(r"nll_loss_(forward|backward)_reduce", 0, one_block=True),
     _family(r"nll_loss|cross_entropy", 1),
     # One value a block or thread.
-    _family(r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update", 0),
+    _family(
+        r"\bcleanup\b|lp(norm|max)_cleanup|extract_seed_and_offset|amax_and_scale_update|prepare_grouped_gemm_data",
+        0,
+    ),
     _family(r"fused_dropout", 2, "dropout", walked=True, masked=True),
     _family(r"masked_scale", 2.5),
     _family(r"compute_grad_weight|sum_and_scatter", 1.5, "added_rows", walked=True),

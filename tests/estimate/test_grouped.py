@@ -57,3 +57,17 @@ def test_what_is_no_grouped_product_is_none() -> None:
     plain = Kernel("cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int>>", (1, 1, 1), (128, 1, 1))
     assert recognise(plain) is None
     assert recognise(Kernel(NAME, (132, 1, 1), (384, 1, 1))) is None
+
+
+def test_what_tells_them_where_their_groups_lie_is_no_product() -> None:
+    kernel = Kernel(
+        "void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>(cutlass::bfloat16_t*, int)",
+        (1, 1, 1),
+        (EXPERTS, 1, 1),
+        operator=Operator(
+            "aten::_grouped_mm", ((TOKENS, HIDDEN), (EXPERTS, HIDDEN, INNER), (EXPERTS,), (), ())
+        ),
+    )
+    estimates = Estimator(load("dgx-h100")).estimate([kernel])
+    assert not estimates.unknown and estimates.seconds[0] < 5e-6
+    assert kind_of(kernel) != "gemm"

@@ -1,6 +1,6 @@
 // NVML, as far as PyTorch, pynvml and Megatron ask it: which devices there are and what they are. What a
-// virtual device does not have (power, temperature, links) is answered NVML_ERROR_NOT_SUPPORTED, as boards
-// without such a sensor do. Prototypes: nvml.h, API version 12.
+// virtual device does not have is answered NVML_ERROR_NOT_SUPPORTED where boards are without it, too (links, fans);
+// sensors that every board has (power, temperature) read zero. Prototypes: nvml.h, API version 12.
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +14,7 @@
 #include "core/device.h"
 #include "core/memory.h"
 #include "core/process.h"
+#include "core/recorder.h"
 #include "core/stream.h"
 #include "cuda/driver.h"
 
@@ -80,6 +81,15 @@ Return write_text(char* out, unsigned bytes, std::string_view text) {
   std::memcpy(out, text.data(), text.size());
   out[text.size()] = '\0';
   return Return::kSuccess;
+}
+
+// What a script logs beside its loss: it would fail of a sensor that every real board has.
+template <class T>
+Return sense(const Device* device, T* reading) {
+  return with_device(device, [&](int) {
+    note_once("the script reads the power or the temperature of its devices: virtual ones have none, it finds zeros");
+    return write(reading, T{0});
+  });
 }
 
 // nvmlPciInfo_t; nvmlPciInfo_v2_t ends before bus_id.
@@ -395,18 +405,14 @@ Return nvmlDeviceGetGpuFabricInfoV(const Device* device, FabricInfo* info) {
   });
 }
 
-// ---- sensors a virtual device does not have ----
+// ---- sensors ----
 
-Return nvmlDeviceGetTemperature(const Device* device, int, unsigned*) {
-  return nvml::with_device(device, [](int) { return Return::kNotSupported; });
-}
+Return nvmlDeviceGetTemperature(const Device* device, int, unsigned* celsius) { return nvml::sense(device, celsius); }
 
-Return nvmlDeviceGetPowerUsage(const Device* device, unsigned*) {
-  return nvml::with_device(device, [](int) { return Return::kNotSupported; });
-}
+Return nvmlDeviceGetPowerUsage(const Device* device, unsigned* milliwatts) { return nvml::sense(device, milliwatts); }
 
-Return nvmlDeviceGetTotalEnergyConsumption(const Device* device, unsigned long long*) {
-  return nvml::with_device(device, [](int) { return Return::kNotSupported; });
+Return nvmlDeviceGetTotalEnergyConsumption(const Device* device, unsigned long long* millijoules) {
+  return nvml::sense(device, millijoules);
 }
 
 Return nvmlDeviceGetFanSpeed(const Device* device, unsigned*) {

@@ -80,7 +80,22 @@ result = pynvml.nvmlDeviceGetIndex(found)
     assert run.result == 2
 
 
-def test_unknown_sensors_are_not_supported_rather_than_invented(emulate: Callable[..., Any]) -> None:
-    run = emulate(NVML + "nvml.nvmlInit_v2()\nresult = nvml.nvmlDeviceGetPowerUsage(handle(0), None)\n")
-    assert run.result == 3
+def test_sensors_that_every_board_has_read_zero_and_a_note_says_so(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        NVML
+        + """
+nvml.nvmlInit_v2()
+power, temperature, energy = ctypes.c_uint(7), ctypes.c_uint(7), ctypes.c_ulonglong(7)
+result = [nvml.nvmlDeviceGetPowerUsage(handle(0), ctypes.byref(power)), power.value,
+          nvml.nvmlDeviceGetTemperature(handle(0), 0, ctypes.byref(temperature)), temperature.value,
+          nvml.nvmlDeviceGetTotalEnergyConsumption(handle(0), ctypes.byref(energy)), energy.value]
+"""
+    )
+    assert run.result == [0] * 6
     assert run.trace.unsupported == ()
+    assert [remark for remark in run.trace.remarks if "temperature" in remark]
+
+
+def test_sensors_that_boards_are_without_are_not_supported(emulate: Callable[..., Any]) -> None:
+    run = emulate(NVML + "nvml.nvmlInit_v2()\nresult = nvml.nvmlDeviceGetFanSpeed(handle(0), None)\n")
+    assert run.result == 3

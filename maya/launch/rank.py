@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from maya.launch import loading, operators, optimizers, own_steps, script, spawned
+from maya.launch import loading, operators, optimizers, own_steps, script, spawned, stacks
 from maya.launch.readings import READINGS, SUFFIX
 from maya.launch.script import run_script
 
@@ -34,6 +34,7 @@ def main(request: dict[str, Any]) -> int:
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     _reseed()
+    stacks.answer(Path(request["outcome"]).with_suffix(stacks.SUFFIX))
     READINGS.write_to(Path(request["outcome"]).with_suffix(SUFFIX))
     if ctypes.CDLL(None).maya_begin_rank(request["config"].encode()) != 0:
         return 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from maya.launch import stacks
 from maya.launch.connection import Connection
 from maya.launch.control import SEGMENT_RING, Control, RankState
 from maya.launch.crew import Crew
@@ -392,11 +393,13 @@ class Watch:
 
     def _whereabouts(self) -> str:
         lines = []
+        places = stacks.ask(self.directory, self.crew.pids)
         for rank in sorted(self.crew.running):
             state = self.control.state(rank)
             site = f" for {self.control.wait_site(rank)}" if state is RankState.WAITING else ""
+            place = f", at {places[rank]}" if rank in places else ""
             lines.append(
-                f"  rank {rank}: {state.name.lower()}{site}, {self.control.steps(rank)} optimizer steps"
+                f"  rank {rank}: {state.name.lower()}{site}, {self.control.steps(rank)} optimizer steps{place}"
             )
         return "\n".join(lines)
 

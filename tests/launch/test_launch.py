@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -512,6 +513,15 @@ def test_a_rank_that_waits_for_processes_of_its_own_does_not_stand_still(
         """
     )
     assert run.status == "traced", run.traceback
+
+
+def test_a_rank_that_stands_still_says_where(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maya.launch.watch.HANG_SECONDS", 2.0)
+    run = launch("import threading\ndef wait():\n    threading.Event().wait()\nwait()")
+    assert run.status == "failed"
+    assert re.search(
+        r"rank 0: running, .*, at script.py:3 \(wait\), in threading.py:\d+ \(wait\)", run.traceback
+    )
 
 
 def test_ranks_that_stand_still_for_want_of_memory_say_so_and_do_not_run_again(

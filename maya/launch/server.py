@@ -135,8 +135,9 @@ class Server:
 
 
 def children() -> list[int]:
-    """This process's, by number: those of its main thread, which forks."""
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    """This process's, by number: those of its main thread, which forks. None where the system does not tell."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
 
 
 def kill_group(pid: int) -> None:

@@ -55,16 +55,16 @@ struct LaunchKey {
   std::uint32_t grid[3], block[3];
   KernelWork work;
 };
-static_assert(sizeof(LaunchKey) == 88);
+static_assert(sizeof(LaunchKey) == 96);
 
 std::string triple(const std::uint32_t (&values)[3]) {
   return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " + std::to_string(values[2]) + "]";
 }
 
-std::string quadruple(const KernelWork& work) {
+std::string list(const KernelWork& work) {
   const auto whole = [](double value) { return std::to_string(std::llround(value)); };
   return "[" + whole(work.instructions) + ", " + whole(work.doubles) + ", " + whole(work.specials) + ", " +
-         whole(work.lines) + "]";
+         whole(work.lines) + ", " + whole(work.products) + "]";
 }
 
 std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
@@ -73,7 +73,7 @@ std::string describe(const KernelInfo& kernel, const LaunchKey& key) {
                      ", \"shared_bytes\": " + std::to_string(key.shared_bytes);
   if (key.elements) text += ", \"elements\": " + std::to_string(key.elements);
   if (key.bytes) text += ", \"bytes\": " + std::to_string(key.bytes);
-  if (key.work.instructions > 0) text += ", \"work\": " + quadruple(key.work);
+  if (key.work.instructions > 0) text += ", \"work\": " + list(key.work);
   return text;
 }
 
@@ -124,11 +124,12 @@ KernelInfo* register_kernel(std::string mangled, const void* host_function) {
 
 KernelWork& KernelWork::operator+=(const KernelWork& other) {
   instructions += other.instructions, doubles += other.doubles, specials += other.specials, lines += other.lines;
+  products += other.products;
   return *this;
 }
 
 KernelWork KernelWork::operator*(double times) const {
-  return {instructions * times, doubles * times, specials * times, lines * times};
+  return {instructions * times, doubles * times, specials * times, lines * times, products * times};
 }
 
 KernelInfo* find_kernel(const void* function_or_handle) {

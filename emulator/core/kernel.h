@@ -42,6 +42,7 @@ KernelInfo* find_kernel(const void* function_or_handle);
 // and to those for special functions; lines of 128 bytes that its warps ask for, each time anew.
 struct KernelWork {
   double instructions = 0, doubles = 0, specials = 0, lines = 0;
+  double products = 0;  // FLOP on tensor cores, as of 16-bit operands: of TF32's twice as many, of 8 bits' half
 
   KernelWork& operator+=(const KernelWork& other);
   KernelWork operator*(double times) const;

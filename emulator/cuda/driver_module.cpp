@@ -100,11 +100,11 @@ bool multiplies(std::string_view ptx, std::string_view name) {
                              [&](std::string_view it) { return ptx.find(it) != std::string_view::npos; });
 }
 
-// Nothing estimates what matrix products in a kernel of Triton take: it would come out as if it but moved its bytes.
+// Of matrix products that cannot be counted: at best, the kernel comes out as if it but moved its bytes.
 void tell_products(Function& function) {
   std::call_once(function.told, [&] {
     const std::string what = "matrix products in Triton's kernel " + function.image.name;
-    annotate("{\"uncovered\": " + json_quote(what + ": it takes what its bytes take") + "}");
+    annotate("{\"uncovered\": " + json_quote(what + ": its PTX alone does not tell how many") + "}");
   });
 }
 
@@ -269,7 +269,7 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   }
   const PtxLaunch shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, arguments};
   const auto moved = moved_by(function, shape);
-  if (function != nullptr && function->multiplies && recording()) tell_products(*function);
+  if (function != nullptr && function->multiplies && !moved && recording()) tell_products(*function);
   const PtxKernel::Moved known = moved.value_or(PtxKernel::Moved{});
   record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, known.bytes, known.work);
   if (moved) forget_results(*moved, arguments, stream);

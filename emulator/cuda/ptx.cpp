@@ -4,9 +4,11 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <unordered_map>
 #include <utility>
 
@@ -94,7 +96,8 @@ Op operation(std::string_view base, const std::vector<std::string_view>& modifie
   if (base == "ld" && has("global")) return Op::kLoad;
   if (base == "st" && has("global")) return Op::kStore;
   if ((base == "atom" || base == "red") && has("global")) return Op::kAtomic;
-  if (base == "cp" && has("bulk")) return Op::kRefuse;  // a tensor map holds the addresses
+  if (base == "cp" && has("bulk")) return Op::kRefuse;      // a tensor map holds the addresses
+  if (base == "tcgen05" && has("mma")) return Op::kRefuse;  // a descriptor holds the shape
   if (base == "cp" && has("async") && has("global")) return Op::kAsyncCopy;
   const auto plain = kPlain.find(base);
   return plain == kPlain.end() ? Op::kUnknown : plain->second;
@@ -115,6 +118,40 @@ KernelWork work_of(std::string_view base, const std::vector<std::string_view>& m
   if (base == "cvt") return {1, 0, wide || has("s64") || has("u64") ? 1.0 : 0.0, 0};
   if (base == "selp") return {wide || has("b64") ? 2.0 : 1.0, 0, 0, 0};
   return {1, wide && base != "ld" && base != "st" ? 1.0 : 0.0, 0, 0};
+}
+
+// `m64n128k16`: what one of the threads that multiply together has of it.
+double shape_flops(std::string_view shape, double threads) {
+  double flops = 2 / threads;
+  for (const char dimension : {'m', 'n', 'k'}) {
+    int size = 0;
+    if (!shape.starts_with(dimension)) return 0;
+    const auto [end, error] = std::from_chars(shape.data() + 1, shape.data() + shape.size(), size);
+    if (error != std::errc()) return 0;
+    flops *= size;
+    shape.remove_prefix(static_cast<std::size_t>(end - shape.data()));
+  }
+  return shape.empty() ? flops : 0;
+}
+
+// How long tensor cores take for operands of a type, over 16-bit ones.
+double relative_duration(std::string_view type) {
+  if (type == "tf32") return 2;
+  constexpr std::array<std::string_view, 4> kNarrow{"e4m3", "e5m2", "s8", "u8"};
+  return std::ranges::find(kNarrow, type) == kNarrow.end() ? 1 : 0.5;
+}
+
+// Of a warp's matrix product (mma) or a warp group's (wgmma), whose types are those of the result, then the operands.
+double products_of(std::string_view base, const std::vector<std::string_view>& modifiers) {
+  const double threads = base == "wgmma" ? 128 : 32;
+  for (std::size_t i = 0; i < modifiers.size(); ++i) {
+    const double flops = shape_flops(modifiers[i], threads);
+    if (flops == 0) continue;
+    std::vector<std::string_view> types(modifiers.begin() + static_cast<std::ptrdiff_t>(i) + 1, modifiers.end());
+    std::erase_if(types, [](std::string_view word) { return word == "row" || word == "col"; });
+    return flops * (types.size() > 1 ? relative_duration(types[1]) : 1);
+  }
+  return 0;
 }
 
 bool is_memory(Op op) { return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy; }
@@ -195,6 +232,8 @@ class PtxParser {
     const std::vector<std::string_view> modifiers(words.begin() + 1, words.end());
     instruction.op = operation(words.front(), modifiers);
     instruction.work = work_of(words.front(), modifiers);
+    if (words.front() == "mma" || words.front() == "wgmma")
+      instruction.work.products = products_of(words.front(), modifiers);
     read_modifiers(instruction, modifiers);
     read_operands(instruction, split_operands(text.substr(end)));
     kernel_.instructions_.push_back(std::move(instruction));
@@ -391,7 +430,8 @@ class Thread {
     lines_.begin_thread();
     std::ranges::fill(registers_, Value{});
     for (std::size_t at = 0; at < instructions_.size();) {
-      if (steps_left-- == 0) return false;
+      if (steps_left == 0) return false;
+      --steps_left;
       const Instruction& instruction = instructions_[at++];
       const int executed = guard(instruction);
       if (executed == 0) continue;
@@ -588,27 +628,72 @@ std::uint64_t distinct_bytes(std::vector<Interval>& intervals) {
 }
 
 // Behind one pointer, in one direction, over the sampled blocks.
-struct Sampled {
-  std::uint64_t interior = 0, last = 0;  // bytes of the blocks sampled before the last one, and of that
+struct Reached {
+  double interior = 0, last = 0;  // bytes of the blocks sampled before the last one, and of that
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max(), highest = 0;
   bool spans = true;  // false: some addresses are unknown, and so is the span
 };
 
-void add_block(Sampled& sampled, Touched& touched, bool last) {
-  const std::uint64_t bytes = distinct_bytes(touched.intervals) + touched.unplaced_bytes;
-  (last ? sampled.last : sampled.interior) += bytes;
-  sampled.spans = sampled.spans && touched.unplaced_bytes == 0;
+void add_block(Reached& reached, Touched& touched, bool last) {
+  (last ? reached.last : reached.interior) +=
+      static_cast<double>(distinct_bytes(touched.intervals) + touched.unplaced_bytes);
+  reached.spans = reached.spans && touched.unplaced_bytes == 0;
   for (const Interval& interval : touched.intervals) {
-    sampled.lowest = std::min(sampled.lowest, interval.begin);
-    sampled.highest = std::max(sampled.highest, interval.begin + interval.bytes);
+    reached.lowest = std::min(reached.lowest, interval.begin);
+    reached.highest = std::max(reached.highest, interval.begin + interval.bytes);
   }
 }
 
-PtxKernel::Written written_span(const Sampled& sampled, int argument, const void* value) {
-  if (!sampled.spans || sampled.highest <= sampled.lowest) return {argument, 0, 0};
+PtxKernel::Written written_span(const Reached& reached, int argument, const void* value) {
+  if (!reached.spans || reached.highest <= reached.lowest) return {argument, 0, 0};
   std::uint64_t base = 0;
   std::memcpy(&base, value, sizeof base);
-  return {argument, static_cast<std::int64_t>(sampled.lowest - base), sampled.highest - sampled.lowest};
+  return {argument, static_cast<std::int64_t>(reached.lowest - base), reached.highest - reached.lowest};
+}
+
+constexpr std::uint32_t kWarp = 32;
+
+std::uint64_t blocks_of(const PtxLaunch& launch) {
+  return std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
+}
+
+std::uint32_t warps_of(const PtxLaunch& launch) {
+  return (launch.block[0] * launch.block[1] * launch.block[2] + kWarp - 1) / kWarp;
+}
+
+// The special registers of one thread, in the order of kSpecials.
+std::array<std::uint32_t, 12> specials_of(const PtxLaunch& launch, std::uint64_t block, std::uint32_t thread) {
+  const auto& [grid, size, arguments] = launch;
+  const auto rows = static_cast<std::uint32_t>(block / grid[0]);
+  return {thread % size[0],
+          thread / size[0] % size[1],
+          thread / size[0] / size[1],
+          static_cast<std::uint32_t>(block % grid[0]),
+          rows % grid[1],
+          rows / grid[1],
+          size[0],
+          size[1],
+          size[2],
+          grid[0],
+          grid[1],
+          grid[2]};
+}
+
+std::vector<std::uint64_t> sampled_blocks(std::uint64_t blocks) {
+  std::vector<std::uint64_t> sample{0, 1, blocks / 2, blocks - 1};
+  std::erase_if(sample, [&](std::uint64_t index) { return index >= blocks; });
+  std::ranges::sort(sample);
+  sample.erase(std::ranges::unique(sample).begin(), sample.end());
+  return sample;
+}
+
+// `work`, member by member, times what `of` is of `over`.
+KernelWork in_proportion(KernelWork work, const KernelWork& of, const KernelWork& over) {
+  for (double KernelWork::* member : {&KernelWork::instructions, &KernelWork::doubles, &KernelWork::specials,
+                                      &KernelWork::lines, &KernelWork::products}) {
+    if (over.*member > 0) work.*member *= of.*member / over.*member;
+  }
+  return work;
 }
 
 }  // namespace
@@ -616,6 +701,23 @@ PtxKernel::Written written_span(const Sampled& sampled, int argument, const void
 struct PtxKernel::Block {
   Footprint footprint;
   KernelWork work;
+};
+
+struct PtxKernel::Samples {
+  std::map<std::pair<int, bool>, Reached> reached;
+  KernelWork interior, last;  // of the blocks before the last one, and of that
+  KernelWork first_threads;   // of the blocks before the last one
+  int interior_blocks = 0;
+
+  // From here on, they stand for `blocks` before the last one, whose first threads do `each` on average: under a causal
+  // mask some go over all keys and some over a few.
+  void stand_for(std::uint64_t blocks, const KernelWork& each) {
+    const double more = static_cast<double>(blocks) / interior_blocks;
+    const KernelWork average = first_threads * (1.0 / interior_blocks);
+    interior = in_proportion(interior * more, each, average);
+    const double lines = in_proportion({0, 0, 0, more}, each, average).lines;
+    for (auto& [where, bytes] : reached) bytes.interior *= lines;
+  }
 };
 
 std::optional<PtxKernel> PtxKernel::parse(std::string_view ptx, std::string_view name) {
@@ -642,54 +744,82 @@ std::vector<std::uint64_t> PtxKernel::scalars(void** arguments) const {
   return values;
 }
 
-bool PtxKernel::run_block(const PtxLaunch& launch, std::uint64_t index, std::uint64_t& steps_left, Block& block) const {
-  const std::uint32_t* grid = launch.grid;
-  const std::uint32_t* size = launch.block;
+bool PtxKernel::run_block(const PtxLaunch& launch, std::uint64_t index, Threads which, std::uint64_t& steps_left,
+                          Block& block) const {
   Thread thread(parameters_, instructions_, registers_, launch, block.footprint);
-  std::array<std::uint32_t, 12> specials{0, 0, 0};
-  specials[3] = static_cast<std::uint32_t>(index % grid[0]);
-  specials[4] = static_cast<std::uint32_t>(index / grid[0] % grid[1]);
-  specials[5] = static_cast<std::uint32_t>(index / grid[0] / grid[1]);
-  std::copy_n(size, 3, specials.begin() + 6);
-  std::copy_n(grid, 3, specials.begin() + 9);
-  constexpr std::uint32_t kWarp = 32;
-  for (std::uint32_t t = 0; t < size[0] * size[1] * size[2]; ++t) {
+  const std::uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2], last_warp = warps_of(launch) - 1;
+  for (std::uint32_t t = 0; t < (which == Threads::kFirst ? 1 : threads); ++t) {
+    const std::uint32_t warp = t / kWarp;
+    if (which == Threads::kOuterWarps && warp != 0 && warp != last_warp) continue;
     if (t % kWarp == 0) thread.end_warp();
-    specials[0] = t % size[0], specials[1] = t / size[0] % size[1], specials[2] = t / size[0] / size[1];
-    if (!thread.run(specials, steps_left)) return false;
+    if (!thread.run(specials_of(launch, index, t), steps_left)) return false;
   }
   block.work = thread.work();
   return true;
 }
 
-std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const {
-  const auto& [grid, block, arguments] = launch;
-  if (arguments == nullptr && !parameters_.empty()) return std::nullopt;
-  const std::uint64_t blocks = std::uint64_t{grid[0]} * grid[1] * grid[2];
-  std::vector<std::uint64_t> sample{0, 1, blocks / 2, blocks - 1};
-  std::erase_if(sample, [&](std::uint64_t index) { return index >= blocks; });
-  std::ranges::sort(sample);
-  sample.erase(std::ranges::unique(sample).begin(), sample.end());
-  const std::uint64_t interior_blocks = blocks - 1, interior_samples = sample.size() - 1;
+bool PtxKernel::run_sample(const PtxLaunch& launch, std::uint64_t index, Threads which, std::uint64_t& steps_left,
+                           Samples& samples) const {
+  Block run, first;
+  if (!run_block(launch, index, which, steps_left, run)) return false;
+  const bool last = index == blocks_of(launch) - 1;
+  for (auto& [where, touched] : run.footprint) add_block(samples.reached[where], touched, last);
+  (last ? samples.last : samples.interior) += run.work;
+  if (last) return true;
+  if (!run_block(launch, index, Threads::kFirst, steps_left, first)) return false;
+  samples.first_threads += first.work;
+  ++samples.interior_blocks;
+  return true;
+}
 
-  Moved moved;
-  std::map<std::pair<int, bool>, Sampled> totals;
-  std::uint64_t steps_left = kStepBudget;
-  for (const std::uint64_t index : sample) {
-    const bool last = index == blocks - 1;
+std::optional<KernelWork> PtxKernel::first_threads(const PtxLaunch& launch, std::uint64_t blocks) const {
+  const std::uint64_t wanted = std::min<std::uint64_t>(blocks, 256);
+  std::uint64_t steps_left = kStepBudget / 4, taken = 0;
+  KernelWork work;
+  for (; taken < wanted; ++taken) {
+    // Multiples of the golden ratio: any first few of them are spread evenly.
+    const double share = std::fmod(static_cast<double>(taken) * std::numbers::phi, 1.0);
+    const auto scattered = static_cast<std::uint64_t>(share * static_cast<double>(blocks));
     Block run;
-    if (!run_block(launch, index, steps_left, run)) return std::nullopt;
-    for (auto& [where, touched] : run.footprint) add_block(totals[where], touched, last);
-    moved.work +=
-        run.work * (last ? 1.0 : static_cast<double>(interior_blocks) / static_cast<double>(interior_samples));
+    if (!run_block(launch, wanted == blocks ? taken : scattered, Threads::kFirst, steps_left, run)) break;
+    work += run.work;
   }
+  if (taken == 0 || (taken < wanted && steps_left > 0)) return std::nullopt;
+  return work * (1.0 / static_cast<double>(taken));
+}
 
-  for (const auto& [where, sampled] : totals) {
-    const std::uint64_t all =
-        sampled.last + (interior_samples == 0 ? 0 : sampled.interior * interior_blocks / interior_samples);
-    moved.bytes += sampled.spans ? std::min(all, sampled.highest - sampled.lowest) : all;
+std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const {
+  if (launch.arguments == nullptr && !parameters_.empty()) return std::nullopt;
+  std::uint64_t steps_left = kStepBudget;
+  std::optional<Moved> known = moved(launch, Threads::kAll, steps_left);
+  if (known || steps_left > 0) return known;
+  steps_left = kStepBudget;
+  return moved(launch, Threads::kOuterWarps, steps_left);
+}
+
+std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch, Threads which,
+                                                 std::uint64_t& steps_left) const {
+  Samples samples;
+  const std::uint64_t last_block = blocks_of(launch) - 1;
+  for (const std::uint64_t index : sampled_blocks(last_block + 1)) {
+    if (!run_sample(launch, index, which, steps_left, samples)) return std::nullopt;
+  }
+  if (last_block > 0) {
+    const std::optional<KernelWork> each = first_threads(launch, last_block);
+    if (!each) return std::nullopt;
+    samples.stand_for(last_block, *each);
+  }
+  const double warps = which == Threads::kAll ? 1 : std::max(warps_of(launch) / 2.0, 1.0);
+  Moved moved;
+  moved.work += samples.interior * warps;
+  moved.work += samples.last * warps;
+  for (const auto& [where, reached] : samples.reached) {
+    const auto all = static_cast<std::uint64_t>(std::llround((reached.interior + reached.last) * warps));
+    moved.bytes += reached.spans ? std::min(all, reached.highest - reached.lowest) : all;
     const auto& [argument, written] = where;
-    if (written && argument >= 0) moved.written.push_back(written_span(sampled, argument, arguments[argument]));
+    if (!written || argument < 0) continue;
+    moved.written.push_back(which == Threads::kAll ? written_span(reached, argument, launch.arguments[argument])
+                                                   : Written{argument, 0, 0});
   }
   return moved;
 }

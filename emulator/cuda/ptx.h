@@ -42,8 +42,9 @@ class PtxKernel {
   };
 
   // Distinct bytes that the launch reads plus those it writes, over all blocks; nullopt: cannot be told.
-  // Sampled blocks stand for the others: per pointer, the bytes of a block times the blocks, but no more
-  // than the span of addresses that the sample touches.
+  // Sampled blocks stand for the others, by what the first threads of many do: per pointer, the bytes of a block
+  // times the blocks, but no more than the span of addresses that the sample touches. Where all threads of a block
+  // take too long, those of its first and last warp stand for it.
   std::optional<Moved> moved(const PtxLaunch& launch) const;
 
   // The integer arguments: with grid and block, all that moved() depends on.
@@ -120,9 +121,19 @@ class PtxKernel {
  private:
   friend class PtxParser;
   struct Block;
+  struct Samples;
+  enum class Threads : std::uint8_t { kAll, kOuterWarps, kFirst };
 
-  // One block of a launch; false: it depends on values that are not known, or is over the budget.
-  bool run_block(const PtxLaunch& launch, std::uint64_t index, std::uint64_t& steps_left, Block& block) const;
+  // One block of a launch; false: it depends on values that are not known, or is over the budget (no steps are left).
+  bool run_block(const PtxLaunch& launch, std::uint64_t index, Threads which, std::uint64_t& steps_left,
+                 Block& block) const;
+  bool run_sample(const PtxLaunch& launch, std::uint64_t index, Threads which, std::uint64_t& steps_left,
+                  Samples& samples) const;
+
+  // What the first thread of a block does, on average over the first `blocks`; of many as many as the budget allows.
+  std::optional<KernelWork> first_threads(const PtxLaunch& launch, std::uint64_t blocks) const;
+
+  std::optional<Moved> moved(const PtxLaunch& launch, Threads which, std::uint64_t& steps_left) const;
 
   std::vector<Parameter> parameters_;
   std::vector<Instruction> instructions_;

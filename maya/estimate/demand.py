@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from maya.clusters import Device
-from maya.estimate import attention, gemm, grouped, lapack
+from maya.estimate import attention, gemm, grouped, lapack, tensor_cores
 from maya.estimate.memory import floor_seconds
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Operation
 
@@ -38,6 +36,6 @@ def demand(operation: Operation, seconds: float, flops: float, device: Device) -
             return lapack.demand(operation, device)
         case Kernel() if (products := grouped.recognise(operation)) is not None:
             return demand(products, seconds, flops, device)
-        case Kernel() if attention.recognise(operation) is not None:
-            return min(math.prod(operation.grid) / device.multiprocessors, 1.0)
+        case Kernel() if attention.recognise(operation) is not None or tensor_cores.counted_flops(operation):
+            return tensor_cores.occupied(operation, device)
     return max(1.0 - floor_seconds(device) / seconds, 0.0)

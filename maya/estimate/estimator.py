@@ -19,6 +19,7 @@ from maya.estimate import (
     lapack,
     memory,
     packed,
+    tensor_cores,
 )
 from maya.estimate.demand import demand
 from maya.estimate.profiles import Profiles, identity
@@ -156,10 +157,21 @@ class Estimator:
         lookup = embedding.recognise(kernel, kernels.row_item_bytes(kernel.name), self._reuse)
         if lookup is not None:
             return _Answer(*embedding.estimate_lookup(lookup, device), lookup=lookup)
-        moved = None if kernels.is_product(kernel) else kernels.traffic(kernel)
+        products = tensor_cores.counted_flops(kernel)
+        moved = None if not products and kernels.is_product(kernel) else kernels.traffic(kernel)
         if moved is None:
             return _Answer(memory.floor_seconds(device), Provenance.UNKNOWN, unknown=f"kernel {kernel.name}")
         seconds, provenance = memory.kernel_seconds(moved, device)
         if moved.guessed:
             provenance = Provenance.ROOFLINE
-        return _Answer(seconds, provenance, meeting=kernels.is_meeting(kernel))
+        known = _Answer(seconds, provenance, meeting=kernels.is_meeting(kernel))
+        return self._with_products(known, kernel, products) if products else known
+
+    def _with_products(self, moving: _Answer, kernel: Kernel, flops: float) -> _Answer:
+        """What a kernel takes that multiplies matrices while it moves its bytes: the longer of both."""
+        device, like = self._cluster.device, self._product(tensor_cores.LIKE)
+        busy = like.seconds * flops / like.flops / tensor_cores.occupied(kernel, device)
+        seconds = memory.floor_seconds(device) + busy
+        if seconds <= moving.seconds:
+            return replace(moving, flops=flops)
+        return replace(moving, seconds=seconds, provenance=Provenance.ROOFLINE, flops=flops)

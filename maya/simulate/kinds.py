@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.estimate import attention, grouped
+from maya.estimate import attention, grouped, tensor_cores
 from maya.trace.operations import COLLECTIVES
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Memset, Operation
 
@@ -52,7 +52,7 @@ def kind_of(operation: Operation) -> str:
 def _kernel_kind(kernel: Kernel) -> str:
     if attention.recognise(kernel) is not None or attention.is_auxiliary(kernel):
         return "attention"
-    if grouped.recognise(kernel) is not None:
+    if grouped.recognise(kernel) is not None or tensor_cores.counted_flops(kernel):
         return "gemm"
     return next((kind for kind, pattern in _NAMED if pattern.search(kernel.name)), "elementwise")
 

@@ -22,12 +22,14 @@ class Operator:
 
 class Work(NamedTuple):
     """What a launch's threads do, all told: instructions that are issued, and how many of them go to the units for
-    double precision and to those for special functions; lines of 128 bytes that its warps ask for, each time anew."""
+    double precision and to those for special functions; lines of 128 bytes that its warps ask for, each time anew;
+    FLOP of matrix products on tensor cores, as of 16-bit operands: of TF32's twice as many, of 8 bits' half."""
 
     instructions: int
     doubles: int
     specials: int
     lines: int
+    products: int = 0
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ result = [missing, cuda.cuLaunchKernel(function, 0, 1, 1, 128, 1, 1, 0, None, ar
     assert (launch["grid"], launch["block"]) == ([8, 1, 1], [128, 1, 1])
     assert launch["bytes"] == 1000 * 4
     stores, lines = 1000, 1000 * 4 // 128 + 1  # of which the last is not full
-    assert launch["work"] == [1024 * 3 + stores, 0, 0, lines]  # mad, setp and mad each
+    assert launch["work"] == [1024 * 3 + stores, 0, 0, lines, 0]  # mad, setp and mad each
 
 
 def entry(body: str) -> str:
@@ -198,8 +198,8 @@ def entry(body: str) -> str:
     )
 
 
-def launched(emulate: Callable[..., Any], body: str) -> dict[str, Any]:
-    """What 8 blocks of 128 threads of that kernel are recorded as."""
+def launched(emulate: Callable[..., Any], body: str, blocks: int = 8) -> dict[str, Any]:
+    """What blocks of 128 threads of that kernel are recorded as."""
     run = emulate(
         CUDA
         + f"""
@@ -208,7 +208,7 @@ assert cuda.cuModuleLoadData(byref(module), b"{entry(body)}") == 0
 assert cuda.cuModuleGetFunction(byref(function), module, b"touch") == 0
 pointer = u64(0x7f0000000000)
 arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
-result = cuda.cuLaunchKernel(function, 8, 1, 1, 128, 1, 1, 0, None, arguments, None)
+result = cuda.cuLaunchKernel(function, {blocks}, 1, 1, 128, 1, 1, 0, None, arguments, None)
 """
     )
     assert run.result == 0
@@ -233,8 +233,8 @@ def test_divisions_and_functions_are_counted_by_their_units(emulate: Callable[..
         "ex2.approx.ftz.f32 %f1, %f2;\nmul.f32 %f3, %f1, %f1;",
     )
     threads, division = 8 * 128, (18, 10, 1)
-    instructions, doubles, specials, lines = (each // threads for each in launch["work"])
-    assert (doubles, lines) == (division[1] + 1, 0)
+    instructions, doubles, specials, lines, products = (each // threads for each in launch["work"])
+    assert (doubles, lines, products) == (division[1] + 1, 0, 0)
     assert specials == division[2] + 2  # the conversion and the exponential
     assert instructions == division[0] + 4
 
@@ -250,6 +250,39 @@ def test_arithmetic_that_a_loaded_value_skips_leads_back_to_the_loop(emulate: Ca
     )
     assert launch["bytes"] == 128 * 4  # all blocks read the same
     assert launch["work"][3] == 8 * 4 * 4  # blocks, warps, turns
+
+
+def turns(last: str) -> str:
+    """Loads and matrix products in a loop, from turn 0 to the `last`."""
+    return (
+        f"mov.b32 %r5, 0;\nand.b32 %r7, {last};\nmad.wide.s32 %rd2, %r1, 4, %rd1;\n$TURN:\n"
+        "ld.global.b32 %r6, [ %rd2 ];\n"
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %f1, %f2 }, { %r8, %r8 }, { %r8 }, { %f1, %f2 };\n"
+        "add.s32 %r5, %r5, 1;\nsetp.le.s32 %p1, %r5, %r7;\n@%p1 bra $TURN;"
+    )
+
+
+WARP_PRODUCT, WARPS = 2 * 16 * 8 * 16, 128 // 32
+
+
+def test_blocks_that_do_unlike_work_stand_for_all_others(emulate: Callable[..., Any]) -> None:
+    """As under a causal mask; the first blocks, the middle one and the last would tell of few turns or of all."""
+    launch = launched(emulate, turns("%r2, 15"), blocks=1024)
+    average = sum(range(1, 17)) / 16
+    assert launch["work"][4] == pytest.approx(1024 * WARPS * average * WARP_PRODUCT, rel=0.02)
+    assert launch["work"][3] == pytest.approx(1024 * WARPS * average, rel=0.02)
+    assert launch["bytes"] == 128 * 4
+
+
+def test_few_blocks_are_all_looked_at(emulate: Callable[..., Any]) -> None:
+    launch = launched(emulate, turns("%r2, 15"), blocks=16)
+    assert launch["work"][4] == sum(range(1, 17)) * WARPS * WARP_PRODUCT
+
+
+def test_of_blocks_in_long_loops_outer_warps_stand_for_the_others(emulate: Callable[..., Any]) -> None:
+    launch = launched(emulate, turns("24575, 24575"))
+    assert launch["work"][4] == 8 * WARPS * 24576 * WARP_PRODUCT
+    assert launch["bytes"] == 128 * 4
 
 
 def test_dlsym_on_an_nvidia_library_gives_the_emulators_symbol(emulate: Callable[..., Any]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCALE = """
 import triton
 import triton.language as tl
@@ -45,27 +47,62 @@ import triton
 import triton.language as tl
 
 @triton.jit
-def product(x, y, z, SIDE: tl.constexpr):
-    row, column = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
-    place = row * SIDE + column
-    tl.store(z + place, tl.dot(tl.load(x + place), tl.load(y + place)))
+def product(x, y, z, depth, row, TILE: tl.constexpr):
+    across, down = tl.arange(0, TILE)[None, :], tl.arange(0, TILE)[:, None]
+    sums = tl.zeros((TILE, TILE), tl.float32)
+    for k in range(0, depth, TILE):
+        left = tl.load(x + (tl.program_id(0) * TILE + down) * row + k + across)
+        right = tl.load(y + (tl.program_id(1) * TILE + down) * row + k + across)
+        sums = tl.dot(left, right.T, sums)
+    tl.store(z + (tl.program_id(0) * TILE + down) * row + tl.program_id(1) * TILE + across, sums)
+
+@triton.jit
+def product_of_some(x, y, z, depth, row, TILE: tl.constexpr):
+    product(x, y, z, tl.load(depth), row, TILE)
 """
 
 
-def test_products_in_a_kernel_are_told_to_be_missing(emulate: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("major, instruction", [(9, "wgmma.mma_async"), (8, "mma.sync")])
+@pytest.mark.parametrize("dtype, relative", [("float16", 1), ("bfloat16", 1), ("float32", 2)])
+def test_products_in_a_kernel_are_counted(
+    emulate: Callable[..., Any], tmp_path: Path, dtype: str, relative: int, major: int, instruction: str
+) -> None:
+    """Of TF32's, which take tensor cores twice as long as those of 16 bits, twice as many."""
+    run = emulate(
+        f"""
+        import torch
+        from kernels import product
+        x, z = torch.empty(512, 512, device="cuda", dtype=torch.{dtype}), torch.empty(512, 512, device="cuda")
+        compiled = product[(8, 8)](x, x, z, 384, 512, TILE=64)
+        result = "{instruction}" in compiled.asm["ptx"]
+        """,
+        files={"kernels.py": PRODUCT},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+        major=major,
+    )
+    assert run.result  # the products' instruction is the device's own
+    (kernel,) = [kernel for kernel in run.launched("kernel") if kernel["kernel"] == "product"]
+    assert kernel["work"][-1] == 2 * 512 * 512 * 384 * relative
+    assert run.trace.uncovered == ()
+
+
+def test_products_as_many_as_data_tell_are_told_to_be_missing(
+    emulate: Callable[..., Any], tmp_path: Path
+) -> None:
     run = emulate(
         """
         import torch
-        from kernels import product
+        from kernels import product_of_some
         x, z = torch.ones(64, 64, device="cuda", dtype=torch.float16), torch.empty(64, 64, device="cuda")
+        depth = torch.rand(1, device="cuda").int()
         for _ in range(3):
-            product[(1,)](x, x, z, SIDE=64)
+            product_of_some[(1, 1)](x, x, z, depth, 64, TILE=64)
         """,
         files={"kernels.py": PRODUCT},
         variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
     )
     assert run.trace.uncovered == (
-        "matrix products in Triton's kernel product: it takes what its bytes take",
+        "matrix products in Triton's kernel product_of_some: its PTX alone does not tell how many",
     )
 
 

@@ -2,15 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <numbers>
-#include <unordered_map>
-#include <utility>
 
 namespace maya::cuda {
 namespace {
@@ -22,333 +18,6 @@ using Operand = PtxKernel::Operand;
 using Instruction = PtxKernel::Instruction;
 
 constexpr std::uint64_t kStepBudget = 40'000'000;  // instructions of all sampled threads together
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
-  return text;
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-// `s32`, `u64`, `b16`, `f32`, `pred`...
-std::optional<Type> parse_type(std::string_view word) {
-  if (word == "pred") return Type{1, false};
-  if (word.size() < 2 || std::strchr("subf", word[0]) == nullptr) return std::nullopt;
-  int bits = 0;
-  const auto [end, error] = std::from_chars(word.data() + 1, word.data() + word.size(), bits);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return Type{bits, word[0] == 's'};
-}
-
-std::optional<std::int64_t> parse_number(std::string_view text) {
-  const bool negative = text.starts_with('-');
-  if (negative) text.remove_prefix(1);
-  if (text.ends_with('U')) text.remove_suffix(1);
-  const int base = text.starts_with("0x") ? 16 : 10;
-  if (base == 16) text.remove_prefix(2);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
-}
-
-constexpr std::array<std::string_view, 12> kSpecials{"%tid.x",   "%tid.y",    "%tid.z",    "%ctaid.x",
-                                                     "%ctaid.y", "%ctaid.z",  "%ntid.x",   "%ntid.y",
-                                                     "%ntid.z",  "%nctaid.x", "%nctaid.y", "%nctaid.z"};
-
-// The operand list of an instruction: commas outside of brackets and braces separate.
-std::vector<std::string_view> split_operands(std::string_view text) {
-  std::vector<std::string_view> parts;
-  int depth = 0;
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    depth += text[i] == '[' || text[i] == '{';
-    depth -= text[i] == ']' || text[i] == '}';
-    if (text[i] != ',' || depth > 0) continue;
-    parts.push_back(trim(text.substr(begin, i - begin)));
-    begin = i + 1;
-  }
-  if (!trim(text.substr(begin)).empty()) parts.push_back(trim(text.substr(begin)));
-  return parts;
-}
-
-Op operation(std::string_view base, const std::vector<std::string_view>& modifiers) {
-  const auto has = [&](std::string_view word) { return std::ranges::find(modifiers, word) != modifiers.end(); };
-  static const std::unordered_map<std::string_view, Op> kPlain{
-      {"mov", Op::kMove},       {"add", Op::kAdd},       {"sub", Op::kSub},     {"shl", Op::kShiftLeft},
-      {"shr", Op::kShiftRight}, {"and", Op::kAnd},       {"or", Op::kOr},       {"xor", Op::kXor},
-      {"not", Op::kNot},        {"neg", Op::kNegate},    {"min", Op::kMin},     {"max", Op::kMax},
-      {"div", Op::kDivide},     {"rem", Op::kRemainder}, {"selp", Op::kSelect}, {"setp", Op::kCompare},
-      {"cvt", Op::kConvert},    {"bfe", Op::kBitField},  {"bra", Op::kBranch},  {"ret", Op::kReturn},
-      {"exit", Op::kReturn},    {"cvta", Op::kMove},     {"brx", Op::kRefuse},  {"call", Op::kRefuse}};
-  if (base == "mul") return has("wide") ? Op::kMulWide : has("hi") ? Op::kMulHigh : Op::kMulLow;
-  if (base == "mad") return has("wide") ? Op::kMadWide : has("hi") ? Op::kUnknown : Op::kMadLow;
-  if (base == "ld" && has("param")) return Op::kMove;
-  if (base == "ld" && has("global")) return Op::kLoad;
-  if (base == "st" && has("global")) return Op::kStore;
-  if ((base == "atom" || base == "red") && has("global")) return Op::kAtomic;
-  if (base == "cp" && has("bulk")) return Op::kRefuse;      // a tensor map holds the addresses
-  if (base == "tcgen05" && has("mma")) return Op::kRefuse;  // a descriptor holds the shape
-  if (base == "cp" && has("async") && has("global")) return Op::kAsyncCopy;
-  const auto plain = kPlain.find(base);
-  return plain == kPlain.end() ? Op::kUnknown : plain->second;
-}
-
-// What an instruction of PTX comes to in the device's own: few have one, moves have none. Divisions in double precision
-// start from a special function's reciprocal and refine it.
-KernelWork work_of(std::string_view base, const std::vector<std::string_view>& modifiers) {
-  const auto has = [&](std::string_view word) { return std::ranges::find(modifiers, word) != modifiers.end(); };
-  constexpr std::array<std::string_view, 6> kFree{"mov", "cvta", "createpolicy", "ret", "exit", "brx"};
-  constexpr std::array<std::string_view, 8> kSpecial{"ex2", "lg2", "sin", "cos", "rcp", "rsqrt", "sqrt", "tanh"};
-  const bool wide = has("f64"), exact = has("rn");
-  if (std::ranges::find(kFree, base) != kFree.end() || (base == "ld" && has("param"))) return {};
-  if (base == "div" && wide) return {18, 10, 1, 0};
-  if (base == "div" && (has("f32") || has("f16"))) return {exact ? 10.0 : 6.0, 0, 1, 0};
-  if (base == "div" || base == "rem") return {20, 0, 1, 0};
-  if (std::ranges::find(kSpecial, base) != kSpecial.end()) return {exact ? 8.0 : 1.0, wide ? 8.0 : 0.0, 1, 0};
-  if (base == "cvt") return {1, 0, wide || has("s64") || has("u64") ? 1.0 : 0.0, 0};
-  if (base == "selp") return {wide || has("b64") ? 2.0 : 1.0, 0, 0, 0};
-  return {1, wide && base != "ld" && base != "st" ? 1.0 : 0.0, 0, 0};
-}
-
-// `m64n128k16`: what one of the threads that multiply together has of it.
-double shape_flops(std::string_view shape, double threads) {
-  double flops = 2 / threads;
-  for (const char dimension : {'m', 'n', 'k'}) {
-    int size = 0;
-    if (!shape.starts_with(dimension)) return 0;
-    const auto [end, error] = std::from_chars(shape.data() + 1, shape.data() + shape.size(), size);
-    if (error != std::errc()) return 0;
-    flops *= size;
-    shape.remove_prefix(static_cast<std::size_t>(end - shape.data()));
-  }
-  return shape.empty() ? flops : 0;
-}
-
-// How long tensor cores take for operands of a type, over 16-bit ones.
-double relative_duration(std::string_view type) {
-  if (type == "tf32") return 2;
-  constexpr std::array<std::string_view, 4> kNarrow{"e4m3", "e5m2", "s8", "u8"};
-  return std::ranges::find(kNarrow, type) == kNarrow.end() ? 1 : 0.5;
-}
-
-// Of a warp's matrix product (mma) or a warp group's (wgmma), whose types are those of the result, then the operands.
-double products_of(std::string_view base, const std::vector<std::string_view>& modifiers) {
-  const double threads = base == "wgmma" ? 128 : 32;
-  for (std::size_t i = 0; i < modifiers.size(); ++i) {
-    const double flops = shape_flops(modifiers[i], threads);
-    if (flops == 0) continue;
-    std::vector<std::string_view> types(modifiers.begin() + static_cast<std::ptrdiff_t>(i) + 1, modifiers.end());
-    std::erase_if(types, [](std::string_view word) { return word == "row" || word == "col"; });
-    return flops * (types.size() > 1 ? relative_duration(types[1]) : 1);
-  }
-  return 0;
-}
-
-bool is_memory(Op op) { return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy; }
-
-}  // namespace
-
-// Turns the text of one entry into instructions; a register is its index.
-class PtxParser {
- public:
-  std::optional<Kernel> parse(std::string_view ptx, std::string_view name) {
-    const std::size_t entry = find_entry(ptx, name);
-    if (entry == std::string_view::npos) return std::nullopt;
-    const std::size_t open = ptx.find('(', entry), close = ptx.find(')', open), body = ptx.find('{', close);
-    if (body == std::string_view::npos) return std::nullopt;
-    parse_parameters(ptx.substr(open + 1, close - open - 1));
-    parse_body(ptx.substr(body + 1));
-    resolve_branches();
-    kernel_.registers_ = static_cast<int>(registers_.size());
-    return std::move(kernel_);
-  }
-
- private:
-  static std::size_t find_entry(std::string_view ptx, std::string_view name) {
-    for (std::size_t at = ptx.find(".entry"); at != std::string_view::npos; at = ptx.find(".entry", at + 1)) {
-      const std::string_view rest = trim(ptx.substr(at + 6, name.size() + 8));
-      const bool whole = rest.size() == name.size() || rest[name.size()] == '(' || rest[name.size()] == ' ';
-      if (rest.starts_with(name) && whole) return at;
-    }
-    return std::string_view::npos;
-  }
-
-  void parse_parameters(std::string_view list) {
-    for (std::string_view line : split(list, ',')) {
-      const std::string_view text = trim(line);
-      if (text.empty()) continue;
-      Kernel::Parameter& parameter = kernel_.parameters_.emplace_back();
-      parameter.name = text.substr(text.find_last_of(" \t") + 1);
-      parameter.pointer = text.find(".ptr") != std::string_view::npos;
-      for (std::string_view word : split(text, ' ')) {
-        if (!word.starts_with('.')) continue;
-        if (const auto type = parse_type(word.substr(1))) {
-          parameter.bytes = type->bits / 8;
-          parameter.floating = word[1] == 'f';
-        }
-      }
-    }
-  }
-
-  void parse_body(std::string_view body) {
-    int depth = 1;
-    for (std::string_view line : split(body, '\n')) {
-      line = trim(line.substr(0, line.find("//")));
-      if (line == "{" || line == "}") depth += line == "{" ? 1 : -1;
-      if (depth == 0) return;
-      parse_line(line);
-    }
-  }
-
-  void parse_line(std::string_view line) {
-    const bool label = line.ends_with(':');
-    if (label) labels_[line.substr(0, line.size() - 1)] = static_cast<int>(kernel_.instructions_.size());
-    const bool instruction = line.ends_with(';') && !line.starts_with('.');
-    if (instruction) parse_instruction(line.substr(0, line.size() - 1));
-  }
-
-  void parse_instruction(std::string_view text) {
-    Instruction instruction;
-    if (text.starts_with('@')) {
-      const std::size_t end = text.find_first_of(" \t");
-      std::string_view guard = text.substr(1, end - 1);
-      instruction.guard_negated = guard.starts_with('!');
-      if (instruction.guard_negated) guard.remove_prefix(1);
-      instruction.guard = register_index(guard);
-      text = trim(text.substr(end));
-    }
-    const std::size_t end = std::min(text.find_first_of(" \t"), text.size());
-    const auto words = split(text.substr(0, end), '.');
-    const std::vector<std::string_view> modifiers(words.begin() + 1, words.end());
-    instruction.op = operation(words.front(), modifiers);
-    instruction.work = work_of(words.front(), modifiers);
-    if (words.front() == "mma" || words.front() == "wgmma")
-      instruction.work.products = products_of(words.front(), modifiers);
-    read_modifiers(instruction, modifiers);
-    read_operands(instruction, split_operands(text.substr(end)));
-    kernel_.instructions_.push_back(std::move(instruction));
-  }
-
-  static void read_modifiers(Instruction& instruction, const std::vector<std::string_view>& modifiers) {
-    int vector = 1;
-    bool typed = false;
-    for (std::string_view word : modifiers) {
-      if (word == "v2" || word == "v4" || word == "v8") vector = word[1] - '0';
-      const auto type = parse_type(word);
-      const bool floating = type && word[0] == 'f';
-      if (floating && !is_memory(instruction.op)) instruction.op = Op::kUnknown;
-      if (type && !typed) instruction.type = *type;
-      if (type) instruction.source_type = *type;  // the last: what cvt converts from
-      typed = typed || type;
-    }
-    instruction.bytes = vector * instruction.type.bits / 8;
-    if (instruction.op == Op::kCompare && !modifiers.empty()) {
-      modifiers.front().copy(instruction.comparison, sizeof instruction.comparison - 1);
-    }
-  }
-
-  void read_operands(Instruction& instruction, const std::vector<std::string_view>& operands) {
-    if (instruction.op == Op::kBranch && !operands.empty()) {
-      branches_.emplace_back(kernel_.instructions_.size(), operands.front());
-      return;
-    }
-    const bool stores = instruction.op == Op::kStore || instruction.op == Op::kAsyncCopy;
-    std::size_t first_source = 0;
-    if (!stores && !operands.empty() && !operands.front().starts_with('[')) {
-      for (std::string_view name : names_in(operands.front())) {
-        instruction.results.push_back(register_index(name));
-      }
-      first_source = 1;
-    }
-    for (std::size_t i = first_source; i < operands.size(); ++i) {
-      if (operands[i].starts_with('{')) continue;  // vectors of stored values decide nothing
-      instruction.sources.push_back(operand(operands[i]));
-    }
-    if (instruction.op == Op::kAsyncCopy) order_async_copy(instruction);
-  }
-
-  // cp.async [shared], [global], bytes, source bytes: the global address goes first, as for loads.
-  static void order_async_copy(Instruction& instruction) {
-    if (instruction.sources.size() < 3) {
-      instruction.op = Op::kRefuse;
-      return;
-    }
-    instruction.bytes = static_cast<int>(instruction.sources[2].immediate);
-    std::swap(instruction.sources[0], instruction.sources[1]);
-  }
-
-  // `%r1`, `{ %r1, %r2 }` or `%p1|%p2`.
-  static std::vector<std::string_view> names_in(std::string_view text) {
-    if (text.starts_with('{')) text = text.substr(1, text.size() - 2);
-    std::vector<std::string_view> names;
-    for (std::string_view part : split(text, ',')) {
-      for (std::string_view name : split(part, '|')) names.push_back(trim(name));
-    }
-    return names;
-  }
-
-  Operand operand(std::string_view text) {
-    Operand result;
-    if (text.starts_with('[')) return address(trim(text.substr(1, text.size() - 2)));
-    if (const auto number = parse_number(text)) {
-      result.kind = Operand::Kind::kImmediate;
-      result.immediate = *number;
-      return result;
-    }
-    const auto special = std::ranges::find(kSpecials, text);
-    if (special != kSpecials.end()) {
-      result.kind = Operand::Kind::kSpecial;
-      result.index = static_cast<int>(special - kSpecials.begin());
-    } else if (text.starts_with('%')) {
-      result.kind = Operand::Kind::kRegister;
-      result.index = register_index(text);
-    }
-    return result;
-  }
-
-  Operand address(std::string_view text) {
-    const std::size_t plus = text.find('+');
-    const std::string_view base = trim(text.substr(0, plus));
-    Operand result = operand(base);
-    const auto parameter = std::ranges::find(kernel_.parameters_, base, &Kernel::Parameter::name);
-    if (parameter != kernel_.parameters_.end()) {
-      result.kind = Operand::Kind::kParameter;
-      result.index = static_cast<int>(parameter - kernel_.parameters_.begin());
-    }
-    if (plus != std::string_view::npos) result.immediate = parse_number(trim(text.substr(plus + 1))).value_or(0);
-    return result;
-  }
-
-  int register_index(std::string_view name) {
-    return registers_.try_emplace(name, static_cast<int>(registers_.size())).first->second;
-  }
-
-  void resolve_branches() {
-    for (const auto& [index, label] : branches_) {
-      const auto target = labels_.find(label);
-      Instruction& branch = kernel_.instructions_[index];
-      if (target == labels_.end()) branch.op = Op::kRefuse;
-      else branch.target = target->second;
-    }
-  }
-
-  Kernel kernel_;
-  std::unordered_map<std::string_view, int> registers_;
-  std::unordered_map<std::string_view, int> labels_;
-  std::vector<std::pair<std::size_t, std::string_view>> branches_;
-};
-
-namespace {
 
 struct Value {
   std::uint64_t bits = 0;
@@ -443,7 +112,7 @@ class Thread {
         continue;
       }
       if (instruction.op == Op::kRefuse) return false;
-      if (is_memory(instruction.op)) touch(instruction);
+      if (PtxKernel::is_memory(instruction.op)) touch(instruction);
       store_results(instruction, executed < 0);
     }
     return true;
@@ -464,7 +133,7 @@ class Thread {
     const auto target = static_cast<std::size_t>(branch.target);
     for (; next != target && next < instructions_.size(); ++next) {
       const Instruction& skipped = instructions_[next];
-      if (is_memory(skipped.op)) return false;
+      if (PtxKernel::is_memory(skipped.op)) return false;
       // Back to the end of a loop that was laid out before its middle: what is skipped has to go there, too.
       if (target < next && skipped.op == Op::kBranch) return skipped.guard < 0 && skipped.target == branch.target;
     }
@@ -522,7 +191,7 @@ class Thread {
     const bool packed =
         instruction.sources.empty() || (instruction.results.size() > 1 && instruction.op != Op::kCompare);
     const bool combined = instruction.op == Op::kCompare && instruction.sources.size() > 2;
-    if (instruction.op == Op::kUnknown || is_memory(instruction.op) || packed || combined) return {};
+    if (instruction.op == Op::kUnknown || PtxKernel::is_memory(instruction.op) || packed || combined) return {};
     if (instruction.sources.size() > in.size()) return {};
     for (std::size_t i = 0; i < instruction.sources.size(); ++i) in[i] = read(instruction.sources[i]);
     if (instruction.op == Op::kSelect) return in[2].known ? in[in[2].bits != 0 ? 0 : 1] : Value{};
@@ -661,7 +330,7 @@ std::uint32_t warps_of(const PtxLaunch& launch) {
   return (launch.block[0] * launch.block[1] * launch.block[2] + kWarp - 1) / kWarp;
 }
 
-// The special registers of one thread, in the order of kSpecials.
+// The special registers of one thread, in the order of Operand::index.
 std::array<std::uint32_t, 12> specials_of(const PtxLaunch& launch, std::uint64_t block, std::uint32_t thread) {
   const auto& [grid, size, arguments] = launch;
   const auto rows = static_cast<std::uint32_t>(block / grid[0]);
@@ -719,10 +388,6 @@ struct PtxKernel::Samples {
     for (auto& [where, bytes] : reached) bytes.interior *= lines;
   }
 };
-
-std::optional<PtxKernel> PtxKernel::parse(std::string_view ptx, std::string_view name) {
-  return PtxParser().parse(ptx, name);
-}
 
 std::uint64_t PtxKernel::Parameter::value(const void* argument) const {
   std::uint64_t bits = 0;

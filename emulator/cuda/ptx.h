@@ -105,6 +105,10 @@ class PtxKernel {
     kRefuse,
   };
 
+  static constexpr bool is_memory(Op op) {
+    return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy;
+  }
+
   struct Instruction {
     Op op = Op::kUnknown;
     Type type, source_type;

@@ -60,18 +60,28 @@ class Count : public Executor {
     const auto count = count_bytes_ == 8 ? launch.argument<std::int64_t>(2) : launch.argument<std::int32_t>(2);
     const std::size_t sums = single_ ? 1 : launch.grid[0];
     if (!on_device(out, sums * size_of(sum_))) return false;
-    forget(out, sums * size_of(sum_));
-    if (!known_elements(data, count, nonzero_.value_or(sum_))) return true;
-    std::int64_t total = 0;
-    for (std::int64_t at = 0; at < count; ++at) {
-      total += nonzero_ ? std::int64_t{is_nonzero(data, at, *nonzero_)} : element(data, at, sum_).i;
+    forget_integers(out, sums * size_of(sum_));
+    if (const auto total = sum(data, count)) {
+      store(sum_, {.i = *total}, out);  // the other partial sums stay zero
+      wrote(out, sums * size_of(sum_), content_of(sum_));
     }
-    store(sum_, {.i = total}, out);  // the other partial sums stay zero
-    wrote(out, sums * size_of(sum_), content_of(sum_));
     return true;
   }
 
  private:
+  std::optional<std::int64_t> sum(const std::byte* data, std::int64_t count) const {
+    if (count == 0) return 0;
+    if (nonzero_ == ScalarType::kBool) {
+      if (const auto value = alike(data, static_cast<std::size_t>(count))) return *value ? count : 0;
+    }
+    if (!known_elements(data, count, nonzero_.value_or(sum_))) return std::nullopt;
+    std::int64_t total = 0;
+    for (std::int64_t at = 0; at < count; ++at) {
+      total += nonzero_ ? std::int64_t{is_nonzero(data, at, *nonzero_)} : element(data, at, sum_).i;
+    }
+    return total;
+  }
+
   std::optional<ScalarType> nonzero_;
   ScalarType sum_;
   std::size_t count_bytes_;

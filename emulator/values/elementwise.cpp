@@ -41,13 +41,27 @@ class Evaluation {
       lanes_[at] = cast(operand.type, source.type, load(operand.type, operand.data + offsets[tensor]));
       ++tensor;
     }
+    return result();
+  }
+
+  // With tensors that hold one truth value each, or zeros, throughout.
+  bool of_alike(const std::array<bool, kMaxOperands>& values) {
+    int tensor = 1;
+    for (int at = 0; at < functor_.source_count; ++at) {
+      const Source& source = functor_.sources[at];
+      if (source.tensor) lanes_[at] = cast(ScalarType::kBool, source.type, Lane{.i = values[tensor++]});
+    }
+    return result().i != 0;
+  }
+
+ private:
+  Lane result() const {
     const Lane value = apply(functor_, {lanes_.data(), static_cast<std::size_t>(functor_.source_count)}, selector_);
     if (predicate()) return value;  // an integer lane, whatever was compared
     const ScalarType wide = is_float(functor_.compute) ? ScalarType::kDouble : ScalarType::kInt64;
     return cast(functor_.compute, functor_.result, cast(wide, functor_.compute, value));
   }
 
- private:
   bool predicate() const {
     switch (functor_.op) {
       case Op::kEqual:
@@ -80,10 +94,7 @@ class Elementwise : public Executor {
     if (geometry.numel <= 0 || !on_device(out, 1)) return false;
     Operands operands;
     const bool collected = functor_ && collect(data, types, operands);
-    if (collected && !computable(geometry, operands, object)) {
-      forget_operand(geometry, 0, operands[0]);
-      return true;
-    }
+    if (collected && !computable(geometry, operands, object)) return leave(geometry, operands, object);
     if (!collected) {
       const std::size_t bytes = types != nullptr ? type_bytes(types[0]) : result_bytes_;
       forget_operand(geometry, 0, out, bytes);
@@ -91,10 +102,7 @@ class Elementwise : public Executor {
     }
     if (fills_with_zero(geometry, operands, object) || copies_large(geometry, operands)) return true;
     const bool copies = functor_->op == Op::kCopy && functor_->tensors > 0;
-    if (large(geometry, operands) && !copies && !Derivation::picked()) {
-      forget_operand(geometry, 0, operands[0]);
-      return true;
-    }
+    if (large(geometry, operands) && !copies && !Derivation::picked()) return leave(geometry, operands, object);
     Evaluation evaluation(*functor_, object);
     Output output(operands[0].type, content_of(operands[0].type, geometry.numel));
     walk(geometry, functor_->tensors + 1, [&](const auto& offsets) {
@@ -140,11 +148,38 @@ class Elementwise : public Executor {
                                [&](const Source& source) { return !source.tensor || add(source.type); });
   }
 
-  // isnan(x) is x != x, isfinite(x) is x == x and |x| != inf, isinf(x) is |x| == inf: a number nobody computed
-  // counts as finite, and so the answer is known.
+  // Computes nothing; truth values that are alike are told as such.
+  bool leave(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
+    if (const auto value = same_for_all(geometry, operands, object)) {
+      forget_alike(operands[0].data, static_cast<std::size_t>(geometry.numel), *value);
+    } else {
+      forget_operand(geometry, 0, operands[0]);
+    }
+    return true;
+  }
+
+  // Of truth values: whether numbers are finite, which those are that nobody computed, and what is made of answers.
+  std::optional<bool> same_for_all(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
+    const auto& [out, type] = operands[0];
+    if (functor_->result != ScalarType::kBool || type != ScalarType::kBool) return std::nullopt;
+    if (extent(geometry, 0, 1) != geometry.numel || !on_device(out, static_cast<std::size_t>(geometry.numel))) {
+      return std::nullopt;
+    }
+    std::array<bool, kMaxOperands> values{};
+    for (int at = 1; at <= functor_->tensors && !asks_whether_finite(geometry, operands, object); ++at) {
+      if (operands[at].type != ScalarType::kBool) return std::nullopt;
+      const auto value = alike(operands[at].data, static_cast<std::size_t>(extent(geometry, at, 1)));
+      if (!value) return std::nullopt;
+      values[at] = *value;
+    }
+    return Evaluation(*functor_, object).of_alike(values);
+  }
+
+  // isnan(x) is x != x, isfinite(x) is x == x and |x| != inf, isinf(x) is |x| == inf, and some ask |x| < inf: a number
+  // nobody computed counts as finite, and so the answer is known.
   bool asks_whether_finite(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
     if (functor_->op == Op::kIsNan || functor_->op == Op::kIsInfinite) return true;
-    if (functor_->op != Op::kEqual || !is_float(functor_->compute)) return false;
+    if ((functor_->op != Op::kEqual && functor_->op != Op::kLess) || !is_float(functor_->compute)) return false;
     if (functor_->tensors == 2) {
       return operands[1].data == operands[2].data && geometry.strides[1] == geometry.strides[2];
     }

@@ -23,8 +23,12 @@ void zero(std::uintptr_t begin, std::uintptr_t end) {
   else std::memset(data, 0, end - begin);
 }
 
+bool stored(Content content) {
+  return content != Content::kUncomputed && content != Content::kAllFalse && content != Content::kAllTrue;
+}
+
 bool readable(Content written, Content wanted) {
-  if (written == Content::kUncomputed) return false;
+  if (!stored(written)) return false;
   return written == wanted || written == Content::kBytes || wanted == Content::kBytes;
 }
 
@@ -142,8 +146,14 @@ std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Con
 Content KnownBytes::content(std::uintptr_t begin) const {
   const std::lock_guard lock(mutex_);
   const auto range = holding(begin);
-  const bool none = range == ranges_.end() || range->second.content == Content::kUncomputed;
+  const bool none = range == ranges_.end() || !stored(range->second.content);
   return none ? Content::kBytes : range->second.content;
+}
+
+Content KnownBytes::throughout(std::uintptr_t begin, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto range = holding(begin);
+  return range == ranges_.end() || range->second.end < begin + bytes ? Content::kBytes : range->second.content;
 }
 
 bool KnownBytes::uncomputed(std::uintptr_t begin) const {
@@ -155,7 +165,7 @@ bool KnownBytes::uncomputed(std::uintptr_t begin) const {
 std::pair<std::uintptr_t, KnownBytes::Range> KnownBytes::range(std::uintptr_t address) const {
   const std::lock_guard lock(mutex_);
   const auto found = holding(address);
-  if (found == ranges_.end() || found->second.content == Content::kUncomputed) {
+  if (found == ranges_.end() || !stored(found->second.content)) {
     return {address, {address, Content::kBytes, Assumption::kNone}};
   }
   return *found;

@@ -23,6 +23,8 @@ class KnownBytes {
   std::vector<Part> parts(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const;
   // What the known range that holds `begin` was written as.
   Content content(std::uintptr_t begin) const;
+  // What the range holds throughout, be it known or not; kBytes: nothing, or several.
+  Content throughout(std::uintptr_t begin, std::size_t bytes) const;
   // Whether `begin` holds an integer that nobody computed.
   bool uncomputed(std::uintptr_t begin) const;
 

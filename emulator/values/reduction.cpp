@@ -292,6 +292,7 @@ class Reduction : public Executor {
     Arguments arguments;
     if (!read_arguments(shape_, launch, arguments) || !on_device(arguments.result, 1)) return false;
     if (!computable(arguments)) {
+      if (reduces_alike(arguments)) return true;
       if (shape_.kind == Kind::kAll && !arguments.partial) return assume_all(arguments), true;
       forget_results(arguments);
       if (!arguments.partial) assume_picks(arguments);
@@ -341,6 +342,18 @@ class Reduction : public Executor {
     Geometry second = arguments.kept;
     for (int dim = 0; dim < second.dims; ++dim) second.strides[0][dim] = second_offset(second.strides[0][dim]);
     forget_operand(second, 0, arguments.second_result, size_of(second_type()));
+  }
+
+  // any() and all() of any number of truth values that are alike.
+  bool reduces_alike(const Arguments& arguments) const {
+    const auto whole = whole_input(arguments);
+    const bool told = shape_.kind == Kind::kAny || shape_.kind == Kind::kAll;
+    if (!told || arguments.partial || !whole || shape_.element != ScalarType::kBool) return false;
+    const auto value = alike(arguments.source, static_cast<std::size_t>(extent(*whole, 0, 1)));
+    if (!value || !computes(arguments.kept.numel, shape_.result, false)) return false;
+    Output results(shape_.result);
+    walk(arguments.kept, 1, [&](const auto& kept) { results.put(arguments.result + kept[0], {.i = *value}); });
+    return true;
   }
 
   // all() of what nobody computed is true, as any() of it is false: isfinite(gradients).all() and the like

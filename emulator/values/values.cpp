@@ -145,6 +145,19 @@ void forget_integers(const void* pointer, std::size_t bytes) {
   if (bytes <= kSmallBytes) known_bytes().wrote(address(pointer), bytes, Content::kUncomputed, Assumption::kNone);
 }
 
+void forget_alike(const void* pointer, std::size_t bytes, bool value) {
+  forget(pointer, bytes);
+  known_bytes().wrote(address(pointer), bytes, value ? Content::kAllTrue : Content::kAllFalse, Assumption::kNone);
+}
+
+std::optional<bool> alike(const void* pointer, std::size_t bytes) {
+  switch (known_bytes().throughout(address(pointer), bytes)) {
+    case Content::kAllFalse: return false;
+    case Content::kAllTrue: return true;
+    default: return std::nullopt;
+  }
+}
+
 void clobber(const void* pointer) { known_bytes().clobber(address(pointer)); }
 
 bool known(const void* pointer, std::size_t bytes, Content content) {
@@ -157,7 +170,8 @@ std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content co
 
 void copy(void* destination, const void* source, std::size_t bytes) {
   if (bytes > kCountableBytes || !known(source, bytes)) {
-    if (known_bytes().uncomputed(address(source))) forget_integers(destination, bytes);
+    if (const auto value = alike(source, bytes)) forget_alike(destination, bytes, *value);
+    else if (known_bytes().uncomputed(address(source))) forget_integers(destination, bytes);
     else forget(destination, bytes);
     return;
   }
@@ -171,7 +185,8 @@ void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   if (real && Derivation::picked()) note_once(kBalanced);
   if (real && Derivation::scored()) note_once(kScored);
   if (!real && known_bytes().uncomputed(address(source))) note_once(kUncomputed);
-  if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
+  if (alike(source, bytes) == true) std::memset(destination, 1, bytes);
+  else if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
   else zero(destination, bytes);
 }
 

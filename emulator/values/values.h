@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -29,8 +30,9 @@ inline constexpr std::size_t kCountableBytes = 8 * static_cast<std::size_t>(kCou
 // How known bytes were written. A range known as one of the numeric contents is not known as the other:
 // its memory was reused by a kernel whose outputs could not be told. kCountableFloat is a floating-point tensor beyond
 // kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kUncomputed is
-// not known: integers or truth values that read zero, of which the host is told when it reads them.
-enum class Content : std::uint8_t { kBytes, kInteger, kFloat, kCountableFloat, kUncomputed };
+// not known: integers or truth values that read zero, of which the host is told when it reads them. kAllFalse and
+// kAllTrue are truth values that are alike, as many as there may be: none is stored, they read zero.
+enum class Content : std::uint8_t { kBytes, kInteger, kFloat, kCountableFloat, kUncomputed, kAllFalse, kAllTrue };
 
 // What a known value follows from; of several the last.
 enum class Assumption : std::uint8_t { kNone, kPick, kScore };
@@ -52,6 +54,12 @@ void forget(const void* pointer, std::size_t bytes);
 
 // Likewise, with integers or truth values of which nothing is known.
 void forget_integers(const void* pointer, std::size_t bytes);
+
+// Likewise, with truth values that are all `value`.
+void forget_alike(const void* pointer, std::size_t bytes, bool value);
+
+// What every truth value of the range is, where they are known to be alike.
+std::optional<bool> alike(const void* pointer, std::size_t bytes);
 
 // An output of unknown extent begins at `pointer`.
 void clobber(const void* pointer);

@@ -386,6 +386,37 @@ def test_large_zeros_are_no_input_of_arithmetic(emulate: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize(
+    ("asked", "share"),
+    [
+        ("x.abs() < float('inf')", 1),
+        ("x > float('inf')", 0),
+        ("x.isfinite()", 1),
+        ("~x.isnan()", 1),
+        ("x.isnan() | x.isinf()", 0),
+        ("(x > -float('inf')).clone()", 1),
+        ("torch.ones(4, 1 << 19, dtype=torch.bool, device='cuda').logical_not()", 0),
+        ("x > 0.5", None),  # is not known
+    ],
+)
+def test_a_mask_of_all_numbers_that_are_finite_selects_each_that_nobody_computed(
+    emulate: Callable[..., Any], asked: str, share: int | None
+) -> None:
+    run = emulate(
+        f"""
+        import torch
+        x = torch.rand(4, 1 << 19, device="cuda")
+        mask = {asked}
+        result = [len(x[mask]), len(x.masked_select(mask)), len(mask.nonzero()),
+                  mask.cpu().sum().item(), mask.any().item(), mask.any(1).tolist(), mask.all().item()]
+        """
+    )
+    count = (share or 0) << 21
+    all_true = share is None or bool(share)
+    assert run.result == [count] * 4 + [bool(share), [bool(share)] * 4, all_true]
+    assert bool(run.trace.remarks) == (share is None)
+
+
+@pytest.mark.parametrize(
     ("reads", "told"),
     [
         ("(x > 0.5).sum().item()", True),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
+import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 from maya.launch.compiler import COMPILER
@@ -23,7 +26,9 @@ def heavy_imports(script: Path) -> list[str]:
     return _heavy_imports([(script, "")], script.parent)
 
 
-def heavy_imports_of_module(name: str, places: Sequence[str]) -> list[str]:
+def heavy_imports_of_module(
+    name: str, places: Sequence[str], leave_out: Collection[str] = ALWAYS
+) -> list[str]:
     """The same of a module run by name (python -m), which lies in one of `places`, a package of the user's own or an
     installed one."""
     top = name.partition(".")[0]
@@ -33,12 +38,34 @@ def heavy_imports_of_module(name: str, places: Sequence[str]) -> list[str]:
     packaged = spec.submodule_search_locations is not None
     root = Path(spec.origin).parent.parent if packaged else Path(spec.origin).parent
     run = _own_files(name, root, top) + _own_files(f"{name}.__main__", root, top)
-    return _heavy_imports(run, root, top if "site-packages" in root.parts else "")
+    return _heavy_imports(run, root, top if "site-packages" in root.parts else "", leave_out)
 
 
-def _heavy_imports(waiting: list[tuple[Path, str]], folder: Path, alone: str = "") -> list[str]:
-    """What `waiting` (files, and the package each lies in) import. The user's own modules are those in `folder`, or of
-    them the package `alone`."""
+def imports_torch(name: str, is_module: bool, folder: Path) -> bool:
+    """Whether a script, or a module run by name, imports PyTorch or a package that is built on it. `folder` is where it
+    is started."""
+    if is_module:
+        found = heavy_imports_of_module(name, [str(folder), *sys.path], leave_out=())
+    else:
+        found = _heavy_imports([(folder / name, "")], (folder / name).parent, leave_out=())
+    packages = {module.partition(".")[0] for module in found}
+    distributions = packages_distributions() if packages else {}
+    return any(
+        package.startswith("torch") or any(map(_is_built_on_torch, distributions.get(package, ())))
+        for package in packages
+    )
+
+
+def _is_built_on_torch(distribution: str) -> bool:
+    needed = [re.match(r"[\w.-]+", line) for line in requires(distribution) or ()]
+    return any(name and name[0] in ("torch", "transformers", "accelerate") for name in needed)
+
+
+def _heavy_imports(
+    waiting: list[tuple[Path, str]], folder: Path, alone: str = "", leave_out: Collection[str] = ALWAYS
+) -> list[str]:
+    """What `waiting` (files, and the package each lies in) import, but for `leave_out`. The user's own modules are
+    those in `folder`, or of them the package `alone`."""
     names: dict[str, None] = {}
     seen: set[Path] = set()
     while waiting:
@@ -51,7 +78,7 @@ def _heavy_imports(waiting: list[tuple[Path, str]], folder: Path, alone: str = "
         for name in _imported(path, package):
             files = _own_files(name, folder, alone)
             waiting += files
-            if not files and name not in ALWAYS and _is_installed(name, folder, alone):
+            if not files and name not in leave_out and _is_installed(name, folder, alone):
                 names[name] = None
     return list(names)
 

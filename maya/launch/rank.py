@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from maya.launch import loading, operators, optimizers, own_steps, script, spawned, stacks
+from maya.launch import loading, operators, optimizers, own_steps, script, spawned, stacks, subprocesses
 from maya.launch.readings import READINGS, SUFFIX
 from maya.launch.script import run_script
 
@@ -86,6 +86,7 @@ def _run_script(request: dict[str, Any]) -> dict[str, Any]:
     optimizers.tell_apart()
     own_steps.tell_apart()
     spawned.run_in_place()
+    subprocesses.run_in_place()
     loading.observe(Path(request["outcome"]).with_suffix(loading.SUFFIX))
     try:
         run_script(request["script"], request["argv"], request["module"])
@@ -113,7 +114,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
 def _own_traceback(error: BaseException) -> str:
     """The traceback without the frames of what runs the script."""
     described = traceback.TracebackException.from_exception(error)
-    hidden = (__file__, script.__file__, spawned.__file__, "<frozen runpy>")
+    hidden = (__file__, script.__file__, spawned.__file__, subprocesses.__file__, "<frozen runpy>")
     described.stack = traceback.StackSummary.from_list(
         [frame for frame in described.stack if frame.filename not in hidden]
     )

@@ -55,7 +55,7 @@ def _spawn_in_place() -> None:
     ) -> Any:
         if nprocs != node:
             return _spawn(original, nprocs, node, fn, args, nprocs, join, *rest, **options)
-        _run_as_process(fn, place, *args)
+        run_as_process(fn, place, *args)
         return None if join else _Joined()
 
     module.start_processes = package.start_processes = start_processes
@@ -81,9 +81,13 @@ def _launch_in_place() -> None:
         _check_world(config.nproc_per_node, config.min_nodes, config.max_nodes)
         rank = int(os.environ["RANK"])
         if callable(entrypoint):
-            return {rank: _run_as_process(entrypoint, *args)}
-        name, argv, is_module = _script_of([str(entrypoint), *map(str, args)])
-        _run_as_process(run_script, name, argv, is_module)
+            return {rank: run_as_process(entrypoint, *args)}
+        script = script_of([str(entrypoint), *map(str, args)])
+        if script is None:
+            raise RuntimeError(
+                f"the script starts {entrypoint} as ranks: Maya runs only scripts of Python's as such"
+            )
+        run_as_process(run_script, *script)
         return {rank: None}
 
     module.launch_agent = launch_agent
@@ -98,19 +102,20 @@ def _check_world(on_node: int, fewest: int, most: int) -> None:
         )
 
 
-def _script_of(command: list[str]) -> tuple[str, list[str], bool]:
-    """Of a command that starts Python: the script or module, its arguments, and whether it is a module."""
+def script_of(command: list[str]) -> tuple[str, list[str], bool] | None:
+    """Of a command that starts Python: the script or module, its arguments, and whether it is a module. None for any
+    other command, and for one that gives Python its text."""
     program, *rest = command
     if not Path(program).name.startswith("python"):
-        raise RuntimeError(f"the script starts {program} as ranks: Maya runs only what is Python's as such")
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        rest.pop(0)  # -u, and the like
+        return None
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
+        del rest[: 1 + (rest[0] in ("-W", "-X"))]  # -u, and the like; those two have a value
     is_module = rest[:1] == ["-m"]
-    name, *argv = rest[is_module:]
-    return name, argv, is_module
+    name, *argv = rest[is_module:] or ["-"]
+    return None if name.startswith("-") else (name, argv, is_module)
 
 
-def _run_as_process(run: Callable[..., Any], *arguments: Any) -> Any:
+def run_as_process(run: Callable[..., Any], *arguments: Any) -> Any:
     ctypes.CDLL(None).maya_note(NOTE.encode())
     try:
         return run(*arguments)

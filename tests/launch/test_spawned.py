@@ -145,6 +145,87 @@ def test_a_launcher_of_other_ranks_is_refused(
     assert run.status == "failed" and run.error.endswith(f"ask for --gpus {gpus}")
 
 
+# In the manner of accelerate with one process, and of DeepSpeed, which starts one for each device and looks after them.
+STARTING = """
+import os, subprocess, sys, time
+command = [sys.executable, "-u", sys.argv[1] + "/train.py", "--lr", "0.1"]
+environment = {**os.environ, "SET_BY_LAUNCHER": "yes"}
+STARTS
+assert sys.argv[1:] != ["--lr", "0.1"] and "SET_BY_LAUNCHER" not in os.environ
+assert not hasattr(sys.modules["__main__"], "dist")
+"""
+ONE = """
+process = subprocess.Popen(command, env=environment)
+process.wait()
+assert process.returncode == 0
+"""
+EACH = """
+environment["MASTER_PORT"], processes = "29500", set()
+for rank in range(int(os.environ["WORLD_SIZE"])):
+    environment["RANK"] = environment["LOCAL_RANK"] = str(rank)
+    processes.add(subprocess.Popen(command, env=environment))
+while processes:
+    for process in list(processes):
+        if process.poll() is not None:
+            assert process.returncode == 0
+            processes.remove(process)
+"""
+
+
+@pytest.mark.parametrize(
+    ("starts", "world"),
+    [(ONE, 1), ("subprocess.run(command, env=environment, check=True)", 1), (EACH, 1), (EACH, 2)],
+)
+def test_a_script_that_a_rank_starts_and_waits_for_runs_in_it(
+    launch: Launch, tmp_path: Path, starts: str, world: int
+) -> None:
+    (tmp_path / "results").mkdir()
+    text = LAUNCHED.replace("== 2", f"== {world}")
+    (tmp_path / "results" / "train.py").write_text(text)
+    run = launch(STARTING.replace("STARTS", starts), world)
+    assert run.status == "traced", run.traceback
+    trace = collate(run)
+    assert NOTE in trace.notes and trace.operations
+
+
+def test_a_started_script_that_runs_out_of_memory_is_told_as_such(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    text = 'import torch\nmodel = torch.ones(1 << 40, device="cuda")'
+    (tmp_path / "results" / "train.py").write_text(text)
+    run = launch(STARTING.replace("STARTS", ONE))
+    assert run.status == "oom" and "train.py" in run.traceback
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "assert subprocess.check_output([sys.executable, path], text=True).strip() == str(os.getpid())",  # read
+        "assert subprocess.run([sys.executable, '-c', 'import torch, sys; sys.exit(3)']).returncode == 3",
+        "torch.ones(1, device='cuda'); assert subprocess.run([sys.executable, path]).returncode == 0",
+        "server = subprocess.Popen([sys.executable, path]); assert server.poll() is None; server.wait()",
+        "server = subprocess.Popen([sys.executable, path]); wait_for_it()",
+        "server = subprocess.Popen([sys.executable, path]); server.kill(); assert server.wait() == -9",
+    ],
+)
+def test_other_processes_are_started(launch: Launch, tmp_path: Path, starts: str) -> None:
+    (tmp_path / "results").mkdir()
+    text = "import os, sys, torch; print(os.getppid()); open(__file__ + '.ran', 'w').close()"
+    (tmp_path / "results" / "helper.py").write_text(text)
+    run = launch(
+        f"""
+        import os, subprocess, sys, time, torch
+        path = sys.argv[1] + "/helper.py"
+        def wait_for_it():
+            while not os.path.exists(path + ".ran"):
+                time.sleep(0.1)
+        {starts}
+        torch.ones(1, device="cuda")
+        """
+    )
+    assert run.status == "traced", run.traceback
+    assert NOTE not in collate(run).notes
+
+
 def test_what_ranks_leave_in_sessions_of_their_own_ends_with_them(launch: Launch, tmp_path: Path) -> None:
     run = launch(
         """

@@ -227,7 +227,8 @@ class SliceGather : public Executor {
     if (indices <= 0 || slice <= 0 || !on_device(out, static_cast<std::size_t>(slice))) return false;
     const auto bytes = static_cast<std::size_t>(slice);
     const std::size_t packed[] = {size_of(index_)};
-    if (!moves(indices, bytes, in) || !known_operand(contiguous(indices, packed), 0, {index, index_})) {
+    if (!moves(indices, bytes, in, static_cast<std::size_t>((limit - 1) * in_stride + slice)) ||
+        !known_operand(contiguous(indices, packed), 0, {index, index_})) {
       forget(out, static_cast<std::size_t>((indices - 1) * out_stride + slice));
       return true;
     }

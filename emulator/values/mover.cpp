@@ -16,11 +16,16 @@ bool small(std::int64_t elements, std::size_t bytes) {
   return elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kSmallBytes);
 }
 
-bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source) {
+bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source, std::size_t source_bytes) {
   if (small(elements, bytes)) return true;
-  if (!on_device(source, bytes) || !known(source, bytes) || content_at(source) == Content::kFloat) return false;
+  const Content content = content_at(source);
+  if (!on_device(source, bytes) || !known(source, bytes) || content == Content::kFloat) return false;
   if (elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kCountableBytes)) return true;
-  if (Derivation::picked()) lose(std::to_string(elements) + " indexed elements");
+  // Floating-point numbers so large tell no sizes, as elsewhere (an expert's bias, for each token), and what is known
+  // of their first alone is of a tensor that had its memory before.
+  if (!Derivation::picked() || content == Content::kCountableFloat) return false;
+  if (on_device(source, source_bytes) && known(source, source_bytes))
+    lose(std::to_string(elements) + " indexed elements");
   return false;
 }
 

@@ -13,9 +13,10 @@ namespace maya::values {
 // Of an element that is only moved: a scalar type, or OpaqueType<8>, OpaqueType<8u>. 0: neither.
 std::size_t moved_bytes(std::string_view type);
 
-// Whether so many elements are moved from around `source`: all that are small, and countable ones.
+// Whether so many elements are moved from around `source`: all that are small, and countable ones. Of `source_bytes`,
+// where so many are known to be there, all must be known before anyone is told that they were not moved.
 bool small(std::int64_t elements, std::size_t bytes);
-bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source);
+bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source, std::size_t source_bytes = 1);
 
 Content content_at(const std::byte* data);
 

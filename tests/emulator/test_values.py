@@ -374,6 +374,21 @@ def test_a_map_too_large_to_follow_is_told(emulate: Callable[..., Any]) -> None:
     assert "2097152 integers or truth values" in run.trace.uncovered[0]
 
 
+def test_rows_of_numbers_that_are_too_many_to_follow_are_not_worth_telling(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        picks = (torch.rand(1 << 15, 8, device="cuda") @ torch.rand(8, 64, device="cuda")).argmax(1)
+        biases = torch.zeros(64, 1024, device="cuda")
+        hidden = torch.rand(1 << 15, 256, device="cuda").bfloat16()
+        hidden[:, 0].view(torch.int16)[0] = 1  # as what is left of a tensor that was there before
+        result = [biases[picks].sum().item(), hidden[picks].sum().item()]
+        """
+    )
+    assert run.result == [0, 0]
+    assert run.trace.uncovered == ()
+
+
 def test_large_zeros_are_no_input_of_arithmetic(emulate: Callable[..., Any]) -> None:
     run = emulate(
         """

@@ -223,6 +223,42 @@ std::unique_ptr<Executor> make_triangle(const Signature& kernel) {
   return std::make_unique<Triangle>(bytes, size_of(*index), kernel.templates[2] == "true");
 }
 
+// split_with_sizes_copy_out_contiguous_no_cast_kernel(char** out, char** in, const int64_t* part_bytes, const int64_t*
+// part_of_block, const int64_t* first_blocks, int64_t in_stride, int64_t rows), blocks (n, rows) (TensorShape.cu): what
+// FSDP has gathered goes to its parameters, part p of row r to out[p] + r * part_bytes[p]. All tables are on the
+// device.
+class SplitCopy : public Executor {
+ public:
+  bool run(const Launch& launch) const override {
+    const auto* const part_of_block = launch.argument<const std::byte*>(3);
+    const auto stride = launch.argument<std::int64_t>(5), rows = launch.argument<std::int64_t>(6);
+    const std::size_t blocks = launch.grid[0];
+    if (!known_table(part_of_block, blocks)) return false;
+    const auto parts = static_cast<std::size_t>(read_at<std::int64_t>(part_of_block, 8 * (blocks - 1))) + 1;
+    for (int table = 0; table < 3; ++table) {
+      if (!known_table(launch.argument<const std::byte*>(table), parts)) return false;
+    }
+    const auto* const outs = launch.argument<const std::byte*>(0);
+    const auto* const ins = launch.argument<const std::byte*>(1);
+    const auto* const part_bytes = launch.argument<const std::byte*>(2);
+    for (std::size_t part = 0; part < parts; ++part) {
+      const auto bytes = read_at<std::int64_t>(part_bytes, 8 * part);
+      auto* const out = read_at<std::byte*>(outs, 8 * part);
+      const auto* const in = read_at<const std::byte*>(ins, 8 * part);
+      if (bytes <= 0 || !on_device(out, static_cast<std::size_t>(rows * bytes)) || !on_device(in, 1)) continue;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        copy(out + row * bytes, in + row * stride, static_cast<std::size_t>(bytes));
+      }
+    }
+    return true;
+  }
+
+ private:
+  static bool known_table(const std::byte* table, std::size_t entries) {
+    return entries > 0 && on_device(table, 8 * entries) && known(table, 8 * entries);
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<Executor> make_rearranging(const Signature& kernel) {
@@ -230,6 +266,9 @@ std::unique_ptr<Executor> make_rearranging(const Signature& kernel) {
   if (kernel.name == "index_elementwise_kernel") return make_flip(kernel);
   if (kernel.name == "roll_cuda_kernel") return make_roll(kernel);
   if (kernel.name == "triu_tril_kernel") return make_triangle(kernel);
+  if (kernel.name == "split_with_sizes_copy_out_contiguous_no_cast_kernel" && kernel.parameters.size() == 7) {
+    return std::make_unique<SplitCopy>();
+  }
   return nullptr;
 }
 

@@ -374,7 +374,9 @@ def test_a_map_too_large_to_follow_is_told(emulate: Callable[..., Any]) -> None:
     assert "2097152 integers or truth values" in run.trace.uncovered[0]
 
 
-def test_rows_of_numbers_that_are_too_many_to_follow_are_not_worth_telling(emulate: Callable[..., Any]) -> None:
+def test_rows_of_numbers_that_are_too_many_to_follow_are_not_worth_telling(
+    emulate: Callable[..., Any],
+) -> None:
     run = emulate(
         """
         import torch
@@ -387,6 +389,25 @@ def test_rows_of_numbers_that_are_too_many_to_follow_are_not_worth_telling(emula
     )
     assert run.result == [0, 0]
     assert run.trace.uncovered == ()
+
+
+def test_parts_that_fsdp_splits_into_hold_what_was_gathered_and_nothing_older(
+    emulate: Callable[..., Any],
+) -> None:
+    run = emulate(
+        """
+        import torch
+        outs = [torch.full((3, n), 7, device="cuda") for n in (4, 70, 6000)]  # what had their memory before
+        gathered = torch.arange(3 * 74, device="cuda").reshape(3, 74)
+        torch.split_with_sizes_copy(gathered, [4, 70], dim=1, out=outs[:2])
+        known = [torch.equal(out.cpu(), part.cpu()) for out, part in zip(outs, gathered.split([4, 70], dim=1))]
+        gathered = torch.rand(3, 12000, device="cuda").view(torch.int64)
+        torch.split_with_sizes_copy(gathered, [6000 - 70, 70], dim=1, out=[torch.empty(3, 5930, device="cuda",
+                                    dtype=torch.int64), outs[1]])
+        result = [known, outs[1].sum().item()]
+        """
+    )
+    assert run.result == [[True, True], 0]
 
 
 def test_large_zeros_are_no_input_of_arithmetic(emulate: Callable[..., Any]) -> None:

@@ -103,8 +103,8 @@ thread_local Assumption assumed_input = Assumption::kNone;  // of the operation 
 
 // What is said where the host reads it: the way that the script takes from here on may follow from it.
 constexpr std::string_view kBalanced =
-    "what is picked by values that nobody computes (the experts of a token) is taken to be balanced: each expert gets "
-    "equally many tokens";
+    "what is picked by values that nobody computes (a token's experts, a predicted class) is taken to be balanced: "
+    "each is picked equally often";
 constexpr std::string_view kScored =
     "the script reads what follows from a product of few columns (a router's scores), which nobody computes: it is "
     "taken to be "

@@ -18,6 +18,7 @@
 #include "core/process.h"
 #include "core/recorder.h"
 #include "core/stream.h"
+#include "core/unrecorded.h"
 #include "values/values.h"
 
 namespace maya {
@@ -141,7 +142,7 @@ KernelInfo* find_kernel(const void* function_or_handle) {
 
 void record_launch(KernelInfo& kernel, const std::uint32_t grid[3], const std::uint32_t block[3], void** args,
                    std::size_t shared_bytes, void* stream, std::uint64_t bytes, const KernelWork& work) {
-  if (!recording()) return;
+  if (!recording()) return tell_unrecorded();
   LaunchKey key{};
   key.name = kernel.name_hash;
   key.shared_bytes = shared_bytes;

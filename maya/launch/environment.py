@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maya.errors import MayaError
+from maya.launch.unrecorded import VARIABLE as UNRECORDED
 
 # Names under which libraries and Triton look for what the emulator provides.
 ALIASES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
@@ -136,6 +137,7 @@ LAUNCH_VARIABLES = frozenset(
         "NVTX_INJECTION64_PATH",
         "TRITON_LIBCUDA_PATH",
         "PYTORCH_NVML_BASED_CUDA_CHECK",
+        UNRECORDED,
     }
 )
 

@@ -12,7 +12,17 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from maya.launch import loading, operators, optimizers, own_steps, script, spawned, stacks, subprocesses
+from maya.launch import (
+    loading,
+    operators,
+    optimizers,
+    own_steps,
+    script,
+    spawned,
+    stacks,
+    subprocesses,
+    unrecorded,
+)
 from maya.launch.readings import READINGS, SUFFIX
 from maya.launch.script import run_script
 
@@ -32,6 +42,7 @@ def main(request: dict[str, Any]) -> int:
     os.sched_setaffinity(0, [request["core"]])
     _redirect(request["stdout"], request["stderr"])
     os.environ.update(request["environment"])
+    os.environ[unrecorded.VARIABLE] = str(Path(request["outcome"]).with_suffix(unrecorded.SUFFIX))
     os.chdir(request["cwd"])
     _reseed()
     stacks.answer(Path(request["outcome"]).with_suffix(stacks.SUFFIX))

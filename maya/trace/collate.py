@@ -12,6 +12,7 @@ from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
 from maya.launch.loading import loading_seconds
 from maya.launch.topology import groups_path, read_topology
 from maya.launch.types import Run
+from maya.launch.unrecorded import unrecorded_note
 from maya.trace.absent import announce_all, announced_by_all
 from maya.trace.agreement import join_ranks
 from maya.trace.classes import as_rank, lanes_of, refine
@@ -49,7 +50,7 @@ def collate(run: Run) -> JobTrace:
     """
     if len(run.representative_of) != run.world:
         raise TraceError(f"{len(run.representative_of)} representatives for a world of {run.world} ranks")
-    notes: list[str] = list(run.notes)
+    notes = [*run.notes, *unrecorded_note(run.directory)]
     started = sorted(set(run.representative_of) - set(run.inferred))
     traced = [read_rank(rank_path(run.directory, rank)) for rank in started]
     traced += inferred_ranks(run, {raw.rank: raw for raw in traced})

@@ -226,6 +226,33 @@ def test_other_processes_are_started(launch: Launch, tmp_path: Path, starts: str
     assert NOTE not in collate(run).notes
 
 
+@pytest.mark.parametrize(
+    ("starts", "named"),
+    [
+        ("subprocess.check_output([sys.executable, path])", "helper.py"),
+        ("os.fork() or (runpy.run_path(path), os._exit(0)); os.wait()", "a fork of the rank"),
+        ("subprocess.check_output([sys.executable, '-c', 'import torch'])", ""),
+    ],
+)
+def test_a_process_that_works_on_a_device_and_is_no_rank_is_told(
+    launch: Launch, tmp_path: Path, starts: str, named: str
+) -> None:
+    (tmp_path / "results").mkdir()
+    text = 'import torch\nfor _ in range(3):\n    torch.ones(1, device="cuda").add_(1)'
+    (tmp_path / "results" / "helper.py").write_text(text)
+    run = launch(
+        f"""
+        import os, runpy, subprocess, sys, torch
+        path = sys.argv[1] + "/helper.py"
+        {starts}
+        torch.ones(1, device="cuda")
+        """
+    )
+    assert run.status == "traced", run.traceback
+    told = [note for note in collate(run).notes if "is not recorded" in note]
+    assert [named in note for note in told] == [True] * bool(named)
+
+
 def test_what_ranks_leave_in_sessions_of_their_own_ends_with_them(launch: Launch, tmp_path: Path) -> None:
     run = launch(
         """

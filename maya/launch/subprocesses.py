@@ -25,9 +25,8 @@ from maya.launch.spawned import run_as_process, script_of
 
 # What tells processes which of a job's they are, and where they meet: a launcher sets it.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-PATIENCE_SECONDS = (
-    3.0  # in which a launcher has begun to wait; a server that nobody waits for must start some time
-)
+# In which a launcher has begun to wait for a process; a server that nobody waits for must start some time.
+PATIENCE_SECONDS = 3.0
 
 _PARAMETERS = inspect.signature(subprocess.Popen.__init__)
 

@@ -208,8 +208,7 @@ class Watch:
         steps = len(hashes[0])
         seen = seen_at_most(hashes, self.wanted)
         if seen is None or seen[1] < 2:
-            note = f"no two iterations were alike in {steps} optimizer steps: the last one is taken for all"
-            return self._enough((steps - 1, steps), 1, note)
+            return replace(self._enough((steps - 1, steps), 1), alike=False)
         period = seen[0]
         steady = steady_steps(hashes, period)
         note = f"of {self.wanted} iterations asked for {steady[1] - steady[0]} were seen in {steps} optimizer steps"

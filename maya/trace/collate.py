@@ -27,6 +27,7 @@ from maya.trace.iteration import (
     device_calls,
     factorised_before,
     iterations_per_cycle,
+    over_unlike,
     samples,
     steady_iteration,
 )
@@ -58,6 +59,7 @@ def collate(run: Run) -> JobTrace:
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]
     instances = join_instances(announced, run.world)
     calls = [device_calls(raw) for raw in traced]
+    run = over_unlike(run, calls, notes)
     speed = host_speed(run.pace_ns)
     for each in calls:
         each.raw.records["host_ns"] = on_reference(each.raw.records, speed or 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from maya.trace.period import find_period
 from maya.trace.types import RecordKind
 from maya.trace.waits import resolve_waits
 
+UNLIKE = 16  # iterations whose mean stands for all, where no two are alike
 _ONCE_TIMES, _ONCE_NS = 10, 20_000_000  # what is taken once is so many times what it takes else, and so much
 
 
@@ -37,6 +39,27 @@ class Cut:
     alike: NDArray[np.int64]  # [records]
     waits: NDArray[np.int32]  # [records] as RECORD's
     iterations: int
+
+
+def over_unlike(run: Run, calls: Sequence[Calls], notes: list[str]) -> Run:
+    """The run with its last several iterations as one, where no two were alike, as of batches of unlike lengths. With
+    several optimizers, or of which nothing is known, it is not told how many iterations so many steps are: the last
+    step then stays."""
+    if run.alike:
+        return run
+    last = run.steady[1]
+    several = min(UNLIKE, last - 1)
+    unlike = f"no two iterations were alike in {last} optimizer steps"
+    if several < 2 or not all(_has_one_optimizer(each.raw) for each in calls):
+        notes.append(f"{unlike}: the last one is taken for all")
+        return run
+    notes.append(f"{unlike}: the mean of the last {several} is taken for all")
+    return replace(run, steady=(last - several, last), period=several)
+
+
+def _has_one_optimizer(raw: RawRank) -> bool:
+    optimizers = raw.records["size"][raw.records["kind"] == RecordKind.STEP]
+    return bool(optimizers.all()) and len(np.unique(optimizers)) == 1
 
 
 def steady_iteration(calls: Calls, run: Run, notes: list[str]) -> Cut:

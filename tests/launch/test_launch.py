@@ -15,6 +15,7 @@ from maya.launch.layout import RecordKind, rank_path
 from maya.launch.watch import LONG_ITERATION, WARM_STEPS
 from maya.trace import collate
 from maya.trace.format import read_rank
+from maya.trace.types import Gemm
 
 Launch = Callable[..., Run]
 Values = Callable[[str, int], list[Any]]
@@ -223,6 +224,34 @@ def test_steps_of_a_script_without_backward_passes_are_its_iterations(launch: La
         """)
     assert run.status == "traced", run.traceback
     assert run.period == 1 and run.steady[1] <= WARM_STEPS and run.notes == ()
+
+
+UNLIKE = """
+import torch
+layers = [torch.nn.Linear(64, 64, device="cuda") for _ in range(OPTIMIZERS)]
+optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+for iteration in range(500_000):
+    for layer, optimizer in zip(layers, optimizers):
+        layer(torch.randn(100 + iteration, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("optimizers", "several"), [(1, 16), (2, 1)])
+def test_of_iterations_that_are_never_alike_the_mean_of_several_stands_for_all(
+    launch: Launch, optimizers: int, several: int
+) -> None:
+    """As of sequences of unlike lengths. How many iterations two optimizers' steps are, is not told."""
+    run = launch(UNLIKE.replace("OPTIMIZERS", str(optimizers)))
+    assert run.status == "traced" and not run.alike
+    trace = collate(run)
+    assert trace.iterations_per_cycle == several
+    assert len(trace.notes) == 1 and ("mean of the last 16" in trace.notes[0]) == (several > 1)
+    widths = {
+        size for each in trace.operations if isinstance(each, Gemm) for size in (each.m, each.n, each.k)
+    }
+    assert len(widths - {64}) == several
 
 
 def test_stages_that_send_one_by_one_are_told_from_others_by_their_work(launch: Launch) -> None:

@@ -77,10 +77,8 @@ def _of_one_iteration(cycle: Prediction, iterations: int) -> Prediction:
     """Sums over a cycle of so many iterations become means; shares and timelines stay the cycle's."""
     if iterations == 1:
         return cycle
-    note = (
-        f"only every {_ordinal(iterations)} iteration is alike: figures are the mean of {iterations}, which together "
-        f"take {cycle.iteration_time_s:.4g} s"
-    )
+    together = f"{cycle.iteration_time_s:.4g} s"
+    note = f"figures are the mean of {iterations} iterations, which together take {together}"
     return replace(
         cycle,
         iteration_time_s=_part(cycle.iteration_time_s, iterations),
@@ -113,10 +111,6 @@ def _part(value: float | None, iterations: int) -> float | None:
 
 def _breakdown_part(breakdown: Breakdown, iterations: int) -> Breakdown:
     return Breakdown(**{name: seconds / iterations for name, seconds in asdict(breakdown).items()})
-
-
-def _ordinal(number: int) -> str:
-    return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _steady(timeline: Timeline) -> slice:

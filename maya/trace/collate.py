@@ -81,6 +81,8 @@ def collate(run: Run) -> JobTrace:
         parties.append(party)
     used = _keep_used(tables, parties, communicators)
     per_cycle = math.gcd(*(iterations_per_cycle(cut.records) for cut in cuts))
+    if per_cycle > 1 and run.alike:
+        notes.append(f"only every {_ordinal(per_cycle)} iteration is alike")
     join_ranks(tables, parties, used, table.operations, class_of_rank, representatives, notes)
     return JobTrace(
         world=run.world,
@@ -102,6 +104,10 @@ def collate(run: Run) -> JobTrace:
         software=host_software(),
         notes=tuple(dict.fromkeys([*notes, *(remark for raw in raws for remark in raw.remarks)])),
     )
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _loading_seconds(run: Run, ranks: list[int]) -> float:

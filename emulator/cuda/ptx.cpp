@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numbers>
+#include <numeric>
 
 namespace maya::cuda {
 namespace {
@@ -330,7 +331,7 @@ std::uint32_t warps_of(const PtxLaunch& launch) {
   return (launch.block[0] * launch.block[1] * launch.block[2] + kWarp - 1) / kWarp;
 }
 
-// The special registers of one thread, in the order of Operand::index.
+// The special registers of one thread, as Operand::index counts them.
 std::array<std::uint32_t, 12> specials_of(const PtxLaunch& launch, std::uint64_t block, std::uint32_t thread) {
   const auto& [grid, size, arguments] = launch;
   const auto rows = static_cast<std::uint32_t>(block / grid[0]);
@@ -354,6 +355,13 @@ std::vector<std::uint64_t> sampled_blocks(std::uint64_t blocks) {
   std::ranges::sort(sample);
   sample.erase(std::ranges::unique(sample).begin(), sample.end());
   return sample;
+}
+
+// Blocks so far apart, around the grid, are each another one, and any first few of them lie scattered.
+std::uint64_t scattering_stride(std::uint64_t blocks) {
+  auto stride = static_cast<std::uint64_t>(std::ceil(static_cast<double>(blocks) / std::numbers::phi));
+  while (std::gcd(stride, blocks) > 1) ++stride;
+  return stride;
 }
 
 // `work`, member by member, times what `of` is of `over`.
@@ -438,15 +446,12 @@ bool PtxKernel::run_sample(const PtxLaunch& launch, std::uint64_t index, Threads
 }
 
 std::optional<KernelWork> PtxKernel::first_threads(const PtxLaunch& launch, std::uint64_t blocks) const {
-  const std::uint64_t wanted = std::min<std::uint64_t>(blocks, 256);
+  const std::uint64_t wanted = std::min<std::uint64_t>(blocks, 256), stride = scattering_stride(blocks);
   std::uint64_t steps_left = kStepBudget / 4, taken = 0;
   KernelWork work;
   for (; taken < wanted; ++taken) {
-    // Multiples of the golden ratio: any first few of them are spread evenly.
-    const double share = std::fmod(static_cast<double>(taken) * std::numbers::phi, 1.0);
-    const auto scattered = static_cast<std::uint64_t>(share * static_cast<double>(blocks));
     Block run;
-    if (!run_block(launch, wanted == blocks ? taken : scattered, Threads::kFirst, steps_left, run)) break;
+    if (!run_block(launch, taken * stride % blocks, Threads::kFirst, steps_left, run)) break;
     work += run.work;
   }
   if (taken == 0 || (taken < wanted && steps_left > 0)) return std::nullopt;

@@ -327,9 +327,9 @@ std::uint64_t blocks_of(const PtxLaunch& launch) {
   return std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
 }
 
-std::uint32_t warps_of(const PtxLaunch& launch) {
-  return (launch.block[0] * launch.block[1] * launch.block[2] + kWarp - 1) / kWarp;
-}
+std::uint32_t threads_of(const PtxLaunch& launch) { return launch.block[0] * launch.block[1] * launch.block[2]; }
+
+std::uint32_t warps_of(const PtxLaunch& launch) { return (threads_of(launch) + kWarp - 1) / kWarp; }
 
 // The special registers of one thread, as Operand::index counts them.
 std::array<std::uint32_t, 12> specials_of(const PtxLaunch& launch, std::uint64_t block, std::uint32_t thread) {
@@ -420,8 +420,8 @@ std::vector<std::uint64_t> PtxKernel::scalars(void** arguments) const {
 bool PtxKernel::run_block(const PtxLaunch& launch, std::uint64_t index, Threads which, std::uint64_t& steps_left,
                           Block& block) const {
   Thread thread(parameters_, instructions_, registers_, launch, block.footprint);
-  const std::uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2], last_warp = warps_of(launch) - 1;
-  for (std::uint32_t t = 0; t < (which == Threads::kFirst ? 1 : threads); ++t) {
+  const std::uint32_t threads = which == Threads::kFirst ? 1 : threads_of(launch), last_warp = warps_of(launch) - 1;
+  for (std::uint32_t t = 0; t < threads; ++t) {
     const std::uint32_t warp = t / kWarp;
     if (which == Threads::kOuterWarps && warp != 0 && warp != last_warp) continue;
     if (t % kWarp == 0) thread.end_warp();

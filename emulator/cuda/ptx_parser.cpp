@@ -138,6 +138,7 @@ double relative_duration(std::string_view type) {
 
 // Of a warp's matrix product (mma) or a warp group's (wgmma), whose types are those of the result, then the operands.
 double products_of(std::string_view base, const std::vector<std::string_view>& modifiers) {
+  if (base != "mma" && base != "wgmma") return 0;
   const double threads = base == "wgmma" ? 128 : 32;
   for (std::size_t i = 0; i < modifiers.size(); ++i) {
     const double flops = shape_flops(modifiers[i], threads);
@@ -225,8 +226,7 @@ class PtxParser {
     const std::vector<std::string_view> modifiers(words.begin() + 1, words.end());
     instruction.op = operation(words.front(), modifiers);
     instruction.work = work_of(words.front(), modifiers);
-    if (words.front() == "mma" || words.front() == "wgmma")
-      instruction.work.products = products_of(words.front(), modifiers);
+    instruction.work.products = products_of(words.front(), modifiers);
     read_modifiers(instruction, modifiers);
     read_operands(instruction, split_operands(text.substr(end)));
     kernel_.instructions_.push_back(std::move(instruction));

@@ -42,20 +42,20 @@ def main(request: dict[str, Any]) -> int:
     os.sched_setaffinity(0, [request["core"]])
     _redirect(request["stdout"], request["stderr"])
     os.environ.update(request["environment"])
-    os.environ[unrecorded.VARIABLE] = str(Path(request["outcome"]).with_suffix(unrecorded.SUFFIX))
+    outcome_path = Path(request["outcome"])
+    os.environ[unrecorded.VARIABLE] = str(outcome_path.with_suffix(unrecorded.SUFFIX))
     os.chdir(request["cwd"])
     _reseed()
-    stacks.answer(Path(request["outcome"]).with_suffix(stacks.SUFFIX))
-    READINGS.write_to(Path(request["outcome"]).with_suffix(SUFFIX))
+    stacks.answer(outcome_path.with_suffix(stacks.SUFFIX))
+    READINGS.write_to(outcome_path.with_suffix(SUFFIX))
     if ctypes.CDLL(None).maya_begin_rank(request["config"].encode()) != 0:
         return 1
     _know_the_others(request)
     outcome = _run_script(request)
     sys.stdout.flush()
     sys.stderr.flush()
-    path = Path(request["outcome"])
-    path.with_suffix(".partial").write_text(json.dumps(outcome))
-    path.with_suffix(".partial").rename(path)
+    outcome_path.with_suffix(".partial").write_text(json.dumps(outcome))
+    outcome_path.with_suffix(".partial").rename(outcome_path)
     return 0
 
 

@@ -77,8 +77,8 @@ def _of_one_iteration(cycle: Prediction, iterations: int) -> Prediction:
     """Sums over a cycle of so many iterations become means; shares and timelines stay the cycle's."""
     if iterations == 1:
         return cycle
-    together = f"{cycle.iteration_time_s:.4g} s"
-    note = f"figures are the mean of {iterations} iterations, which together take {together}"
+    taken = cycle.iteration_time_s
+    note = f"figures are the mean of {iterations} iterations, which together take {taken:.4g} s"
     return replace(
         cycle,
         iteration_time_s=_part(cycle.iteration_time_s, iterations),

@@ -58,8 +58,14 @@ def over_unlike(run: Run, calls: Sequence[Calls], notes: list[str]) -> Run:
 
 
 def _has_one_optimizer(raw: RawRank) -> bool:
-    optimizers = raw.records["size"][raw.records["kind"] == RecordKind.STEP]
+    optimizers = _stepped_optimizers(raw.records)
     return bool(optimizers.all()) and len(np.unique(optimizers)) == 1
+
+
+def _stepped_optimizers(records: NDArray[np.void]) -> NDArray[np.uint64]:
+    """Of each step in turn; 0 where it is not known."""
+    optimizers: NDArray[np.uint64] = records["size"][records["kind"] == RecordKind.STEP]
+    return optimizers
 
 
 def steady_iteration(calls: Calls, run: Run, notes: list[str]) -> Cut:
@@ -84,7 +90,7 @@ def iterations_per_cycle(records: NDArray[np.void]) -> int:
     """Iterations of the script in the records of what repeats. Each steps every optimizer equally often: a script that
     steps one twice before its calls repeat does something every second iteration, as logging. 1 where optimizers are
     not known."""
-    optimizers = records["size"][records["kind"] == RecordKind.STEP]
+    optimizers = _stepped_optimizers(records)
     if not optimizers.all():
         return 1
     return math.gcd(*np.unique(optimizers, return_counts=True)[1].tolist()) or 1

@@ -121,14 +121,19 @@ sys.exit(0)
 """
 
 
+def in_results(tmp_path: Path, name: str, text: str) -> None:
+    """A script beside what ranks write, whose folder they are given."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / name).write_text(text)
+
+
 @pytest.mark.parametrize(
     "options", [[], ["--standalone"], ["--rdzv-backend=c10d", "--rdzv-endpoint=host:29500"]]
 )
 def test_a_launcher_of_ranks_runs_its_script_in_those_that_run(
     launch: Launch, tmp_path: Path, options: list[str]
 ) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "train.py").write_text(LAUNCHED)
+    in_results(tmp_path, "train.py", LAUNCHED)
     text = LAUNCHING.replace("PROCESSES", "2").replace("OPTIONS", repr(options))
     run = launch(text, 2)
     assert run.status == "traced", run.traceback
@@ -179,9 +184,8 @@ while processes:
 def test_a_script_that_a_rank_starts_and_waits_for_runs_in_it(
     launch: Launch, tmp_path: Path, starts: str, world: int
 ) -> None:
-    (tmp_path / "results").mkdir()
     text = LAUNCHED.replace("== 2", f"== {world}")
-    (tmp_path / "results" / "train.py").write_text(text)
+    in_results(tmp_path, "train.py", text)
     run = launch(STARTING.replace("STARTS", starts), world)
     assert run.status == "traced", run.traceback
     trace = collate(run)
@@ -189,9 +193,8 @@ def test_a_script_that_a_rank_starts_and_waits_for_runs_in_it(
 
 
 def test_a_started_script_that_runs_out_of_memory_is_told_as_such(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
     text = 'import torch\nmodel = torch.ones(1 << 40, device="cuda")'
-    (tmp_path / "results" / "train.py").write_text(text)
+    in_results(tmp_path, "train.py", text)
     run = launch(STARTING.replace("STARTS", ONE))
     assert run.status == "oom" and "train.py" in run.traceback
 
@@ -208,9 +211,8 @@ def test_a_started_script_that_runs_out_of_memory_is_told_as_such(launch: Launch
     ],
 )
 def test_other_processes_are_started(launch: Launch, tmp_path: Path, starts: str) -> None:
-    (tmp_path / "results").mkdir()
     text = "import os, sys, torch; print(os.getppid()); open(__file__ + '.ran', 'w').close()"
-    (tmp_path / "results" / "helper.py").write_text(text)
+    in_results(tmp_path, "helper.py", text)
     run = launch(
         f"""
         import os, subprocess, sys, time, torch
@@ -237,9 +239,8 @@ def test_other_processes_are_started(launch: Launch, tmp_path: Path, starts: str
 def test_a_process_that_works_on_a_device_and_is_no_rank_is_told(
     launch: Launch, tmp_path: Path, starts: str, named: str
 ) -> None:
-    (tmp_path / "results").mkdir()
     text = 'import torch\nfor _ in range(3):\n    torch.ones(1, device="cuda").add_(1)'
-    (tmp_path / "results" / "helper.py").write_text(text)
+    in_results(tmp_path, "helper.py", text)
     run = launch(
         f"""
         import os, runpy, subprocess, sys, torch

@@ -2,6 +2,7 @@
 // KernelInfos, as in the runtime. Prototypes: cuda.h of CUDA 12 and 13.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -45,8 +46,13 @@ struct Function {
   std::optional<PtxKernel> ptx;
   bool multiplies = false;  // matrices: on tensor cores, or as a template of PyTorch's compiler
   std::once_flag told;      // that it does
-  std::mutex mutex;         // guards: moved
-  std::unordered_map<std::string, std::optional<PtxKernel::Moved>> moved;  // by grid, block and scalar arguments
+  std::mutex mutex;         // guards what follows
+  struct Outcomes {
+    std::vector<PtxKernel::Moved> moved;
+    std::vector<PtxKernel::Results> results;
+  };
+  std::unordered_map<std::string, Outcomes> outcomes;  // by grid, block and scalar arguments
+  int runs = 0, in_vain = 0;                           // to find out what is moved
 };
 
 struct Functions {
@@ -220,23 +226,39 @@ std::vector<void*> unpack_arguments(const Function* function, void** extra) {
   return arguments;
 }
 
-// What the launch moves through global memory, found once per shape.
-std::optional<PtxKernel::Moved> moved_by(Function* function, const PtxLaunch& launch) {
-  if (function == nullptr || !function->ptx || launch.arguments == nullptr || !recording()) return std::nullopt;
+// All that an outcome depends on besides the contents of memory.
+std::string shape_of(const PtxKernel& kernel, const PtxLaunch& launch) {
   std::string key(reinterpret_cast<const char*>(launch.grid), sizeof launch.grid + sizeof launch.block);
-  for (const std::uint64_t scalar : function->ptx->scalars(launch.arguments)) {
+  for (const std::uint64_t scalar : kernel.scalars(launch.arguments)) {
     key.append(reinterpret_cast<const char*>(&scalar), sizeof scalar);
   }
-  const std::lock_guard lock(function->mutex);
-  // A kernel whose integers change with every launch is not worth running again for each.
-  constexpr std::size_t kMostShapes = 256;
-  if (function->moved.size() >= kMostShapes && !function->moved.contains(key)) return std::nullopt;
-  const auto [at, fresh] = function->moved.try_emplace(std::move(key));
-  if (fresh) at->second = function->ptx->moved(launch);
-  return at->second;
+  return key;
 }
 
-// Nobody computes what a module's kernel writes: it reads zero.
+template <class Outcome>
+const Outcome* find_outcome(const std::vector<Outcome>& outcomes, const PtxLaunch& launch) {
+  const auto at = std::ranges::find_if(
+      outcomes, [&](const Outcome& outcome) { return outcome.follows_from.hold(launch.arguments); });
+  return at == outcomes.end() ? nullptr : &*at;
+}
+
+// What the launch moves through global memory, found once per shape and contents.
+std::optional<PtxKernel::Moved> moved_by(Function* function, const PtxLaunch& launch) {
+  if (function == nullptr || !function->ptx || launch.arguments == nullptr || !recording()) return std::nullopt;
+  const std::string shape = shape_of(*function->ptx, launch);
+  const std::lock_guard lock(function->mutex);
+  if (const auto* known = find_outcome(function->outcomes[shape].moved, launch)) return *known;
+  // A kernel whose integers change with every launch is not worth running again for each.
+  constexpr int kMostRuns = 256, kMostInVain = 16;
+  if (function->runs >= kMostRuns || function->in_vain >= kMostInVain) return std::nullopt;
+  ++function->runs;
+  const auto moved = function->ptx->moved(launch);
+  if (moved) function->outcomes[shape].moved.push_back(*moved);
+  else ++function->in_vain;
+  return moved;
+}
+
+// What a module's kernel writes reads zero where nobody computes it.
 void forget_results(const PtxKernel::Moved& moved, void** arguments, void* stream) {
   std::vector<std::pair<std::byte*, std::size_t>> results;  // 0 bytes: nobody knows how many
   for (const PtxKernel::Written& written : moved.written) {
@@ -252,6 +274,38 @@ void forget_results(const PtxKernel::Moved& moved, void** arguments, void* strea
   };
   if (capturing(stream)) at_each_launch(stream, forget);
   else forget();
+}
+
+// Integers and truth values that follow from known ones, found once per shape and contents.
+std::optional<PtxKernel::Results> results_of(Function& function, const PtxLaunch& launch) {
+  constexpr std::uint64_t kMostSteps = 4'000'000'000, kMostStepsOfAll = 40'000'000'000;
+  constexpr std::size_t kMostKept = 8;
+  static std::atomic<std::uint64_t> all_steps{0};
+  const std::string shape = shape_of(*function.ptx, launch);
+  const std::lock_guard lock(function.mutex);
+  std::vector<PtxKernel::Results>& kept = function.outcomes[shape].results;
+  if (const auto* known = find_outcome(kept, launch)) return *known;
+  if (all_steps > kMostStepsOfAll) return std::nullopt;
+  std::uint64_t steps_left = kMostSteps;
+  auto results = function.ptx->results(launch, steps_left);
+  all_steps += kMostSteps - steps_left;
+  if (results && kept.size() < kMostKept) kept.push_back(*results);
+  return results;
+}
+
+void write_results(const PtxKernel::Results& results, void** arguments) {
+  for (const auto& [argument, first, bytes, known] : results.stored) {
+    std::byte* to = nullptr;
+    std::memcpy(&to, arguments[argument], sizeof to);
+    to += first;
+    if (!is_device_pointer(to) || !is_device_pointer(to + bytes.size() - 1)) continue;
+    if (known) {
+      std::ranges::copy(bytes, to);
+      values::wrote(to, bytes.size());
+    } else {
+      values::forget(to, bytes.size());
+    }
+  }
 }
 
 Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t shared_bytes, void* stream,
@@ -272,7 +326,11 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   if (function != nullptr && function->multiplies && !moved && recording()) tell_products(*function);
   const PtxKernel::Moved known = moved.value_or(PtxKernel::Moved{});
   record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, known.bytes, known.work);
-  if (moved) forget_results(*moved, arguments, stream);
+  if (!moved) return Result::kSuccess;
+  const values::Derivation computed;
+  const auto results = capturing(stream) ? std::nullopt : results_of(*function, shape);
+  if (results) write_results(*results, arguments);
+  else forget_results(*moved, arguments, stream);
   return Result::kSuccess;
 }
 

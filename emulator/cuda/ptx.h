@@ -19,9 +19,52 @@ struct PtxLaunch {
   void** arguments;  // as cuLaunchKernel's kernelParams
 };
 
+// Whether loads of device memory give what is known there, as the lists of a mask's blocks.
+enum class PtxLoads : std::uint8_t { kUnknown, kKnown };
+
+// Known device memory that was loaded, at `address`, which came from a pointer argument (-1: from none).
+struct PtxRead {
+  std::uint64_t address, bytes;
+  int argument;
+};
+
+// What several threads or blocks loaded, once.
+class PtxReads {
+ public:
+  bool empty() const { return reads_.empty(); }
+  void clear() { reads_.clear(); }
+  void add(const PtxRead& read);
+  void add(const PtxReads& others);
+  // In ascending order, none beside another.
+  std::vector<PtxRead> apart();
+
+ private:
+  void merge();
+
+  std::vector<PtxRead> reads_;
+  std::size_t merge_at_ = 4096;
+};
+
+// What known device memory held that a kernel's launch follows from.
+class PtxContents {
+ public:
+  PtxContents() = default;
+  PtxContents(std::vector<PtxRead> read, void** arguments);
+
+  bool empty() const { return read_.empty(); }
+  // Whether it is known and the same for a launch with these arguments.
+  bool hold(void** arguments) const;
+
+ private:
+  std::optional<std::uint64_t> hash(void** arguments) const;
+
+  std::vector<PtxRead> read_;  // addresses from where the argument points
+  std::optional<std::uint64_t> hash_;
+};
+
 // One `.entry` of a PTX module. Integers, predicates and branches are evaluated for every thread of a few
-// blocks; floating-point and loaded values are unknown. What is unknown and decides where the kernel goes
-// makes the answer unknown too.
+// blocks; floating-point values are unknown, and so are loaded ones unless they decide where the kernel goes. What is
+// unknown and decides that makes the answer unknown too.
 class PtxKernel {
  public:
   // nullopt: no such entry, or its directives are not understood.
@@ -39,6 +82,7 @@ class PtxKernel {
     std::uint64_t bytes = 0;
     KernelWork work;
     std::vector<Written> written;
+    PtxContents follows_from;  // empty: from the arguments alone
   };
 
   // Distinct bytes that the launch reads plus those it writes, over all blocks; nullopt: cannot be told.
@@ -47,7 +91,23 @@ class PtxKernel {
   // take too long, those of its first and last warp stand for it.
   std::optional<Moved> moved(const PtxLaunch& launch) const;
 
-  // The integer arguments: with grid and block, all that moved() depends on.
+  // Bytes that the launch stores, `first` bytes from where a pointer argument points.
+  struct Result {
+    int argument;
+    std::int64_t first;
+    std::vector<std::byte> bytes;
+    bool known;
+  };
+  struct Results {
+    std::vector<Result> stored;  // all, apart
+    PtxContents follows_from;
+  };
+
+  // What the launch stores of integers and truth values. nullopt: none of it is known, or to find it takes more than
+  // `steps_left`, from which what it takes is subtracted.
+  std::optional<Results> results(const PtxLaunch& launch, std::uint64_t& steps_left) const;
+
+  // The integer arguments: with grid, block and what moved() says that it follows from, all that it depends on.
   std::vector<std::uint64_t> scalars(void** arguments) const;
 
   struct Parameter {
@@ -95,6 +155,16 @@ class PtxKernel {
     kCompare,
     kConvert,
     kBitField,
+    kCountBits,
+    kPack,     // registers into one, or one into several
+    kPermute,  // bytes
+    kShuffle,
+    kReduce,  // over a warp
+    kLoadShared,
+    kStoreShared,
+    kLoadMatrix,  // from shared memory, 8 rows of 16 bytes to a warp's threads
+    kStoreMatrix,
+    kChangeShared,  // in some other way
     kLoad,
     kStore,
     kAtomic,
@@ -109,10 +179,14 @@ class PtxKernel {
     return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy;
   }
 
+  // What else a comparison's result depends on.
+  enum class Combined : std::uint8_t { kNot, kAnd, kOr, kXor };
+
   struct Instruction {
     Op op = Op::kUnknown;
     Type type, source_type;
-    char comparison[4] = {};
+    char how[5] = {};  // of a comparison, a shuffle or a reduction
+    Combined combined = Combined::kNot;
     int guard = -1;  // predicate register; -1: always executed
     bool guard_negated = false;
     KernelWork work;           // of one thread; no lines
@@ -124,23 +198,11 @@ class PtxKernel {
 
  private:
   friend class PtxParser;
-  struct Block;
-  struct Samples;
-  enum class Threads : std::uint8_t { kAll, kOuterWarps, kFirst };
-
-  // One block of a launch; false: it depends on values that are not known, or is over the budget (no steps are left).
-  bool run_block(const PtxLaunch& launch, std::uint64_t index, Threads which, std::uint64_t& steps_left,
-                 Block& block) const;
-  bool run_sample(const PtxLaunch& launch, std::uint64_t index, Threads which, std::uint64_t& steps_left,
-                  Samples& samples) const;
-
-  // What the first thread of a block does, on average over the first `blocks`; of many as many as the budget allows.
-  std::optional<KernelWork> first_threads(const PtxLaunch& launch, std::uint64_t blocks) const;
-
-  std::optional<Moved> moved(const PtxLaunch& launch, Threads which, std::uint64_t& steps_left) const;
+  friend class PtxBlock;
 
   std::vector<Parameter> parameters_;
   std::vector<Instruction> instructions_;
+  bool stores_integers_ = false;  // stores something that floating-point arithmetic has no part in
   int registers_ = 0;
 };
 

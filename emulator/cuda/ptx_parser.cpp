@@ -79,21 +79,29 @@ std::vector<std::string_view> split_operands(std::string_view text) {
 Op operation(std::string_view base, const std::vector<std::string_view>& modifiers) {
   const auto has = [&](std::string_view word) { return std::ranges::find(modifiers, word) != modifiers.end(); };
   static const std::unordered_map<std::string_view, Op> kPlain{
-      {"mov", Op::kMove},       {"add", Op::kAdd},       {"sub", Op::kSub},     {"shl", Op::kShiftLeft},
-      {"shr", Op::kShiftRight}, {"and", Op::kAnd},       {"or", Op::kOr},       {"xor", Op::kXor},
-      {"not", Op::kNot},        {"neg", Op::kNegate},    {"min", Op::kMin},     {"max", Op::kMax},
-      {"div", Op::kDivide},     {"rem", Op::kRemainder}, {"selp", Op::kSelect}, {"setp", Op::kCompare},
-      {"cvt", Op::kConvert},    {"bfe", Op::kBitField},  {"bra", Op::kBranch},  {"ret", Op::kReturn},
-      {"exit", Op::kReturn},    {"cvta", Op::kMove},     {"brx", Op::kRefuse},  {"call", Op::kRefuse}};
+      {"mov", Op::kMove},       {"add", Op::kAdd},        {"sub", Op::kSub},      {"shl", Op::kShiftLeft},
+      {"shr", Op::kShiftRight}, {"and", Op::kAnd},        {"or", Op::kOr},        {"xor", Op::kXor},
+      {"not", Op::kNot},        {"neg", Op::kNegate},     {"min", Op::kMin},      {"max", Op::kMax},
+      {"div", Op::kDivide},     {"rem", Op::kRemainder},  {"selp", Op::kSelect},  {"setp", Op::kCompare},
+      {"cvt", Op::kConvert},    {"bfe", Op::kBitField},   {"bra", Op::kBranch},   {"ret", Op::kReturn},
+      {"exit", Op::kReturn},    {"cvta", Op::kMove},      {"brx", Op::kRefuse},   {"call", Op::kRefuse},
+      {"shfl", Op::kShuffle},   {"popc", Op::kCountBits}, {"redux", Op::kReduce}, {"prmt", Op::kPermute}};
   if (base == "mul") return has("wide") ? Op::kMulWide : has("hi") ? Op::kMulHigh : Op::kMulLow;
   if (base == "mad") return has("wide") ? Op::kMadWide : has("hi") ? Op::kUnknown : Op::kMadLow;
+  if (base == "prmt" && modifiers.size() > 1) return Op::kUnknown;
   if (base == "ld" && has("param")) return Op::kMove;
   if (base == "ld" && has("global")) return Op::kLoad;
   if (base == "st" && has("global")) return Op::kStore;
   if ((base == "atom" || base == "red") && has("global")) return Op::kAtomic;
+  if (base == "ld" && has("shared")) return Op::kLoadShared;
+  if (base == "st" && has("shared")) return Op::kStoreShared;
+  if (base == "ldmatrix" && !has("trans") && has("b16")) return Op::kLoadMatrix;
+  if (base == "stmatrix" && !has("trans") && has("b16")) return Op::kStoreMatrix;
   if (base == "cp" && has("bulk")) return Op::kRefuse;      // a tensor map holds the addresses
   if (base == "tcgen05" && has("mma")) return Op::kRefuse;  // a descriptor holds the shape
   if (base == "cp" && has("async") && has("global")) return Op::kAsyncCopy;
+  const bool shared = std::ranges::any_of(modifiers, [](auto word) { return word.starts_with("shared"); });
+  if (base == "stmatrix" || (shared && base != "ldmatrix" && base != "fence")) return Op::kChangeShared;
   const auto plain = kPlain.find(base);
   return plain == kPlain.end() ? Op::kUnknown : plain->second;
 }
@@ -161,8 +169,10 @@ class PtxParser {
     const std::size_t open = ptx.find('(', entry), close = ptx.find(')', open), body = ptx.find('{', close);
     if (body == std::string_view::npos) return std::nullopt;
     parse_parameters(ptx.substr(open + 1, close - open - 1));
+    shared_ = dynamic_shared_memory(ptx);
     parse_body(ptx.substr(body + 1));
     resolve_branches();
+    kernel_.stores_integers_ = stores_integers();
     kernel_.registers_ = static_cast<int>(registers_.size());
     return std::move(kernel_);
   }
@@ -175,6 +185,14 @@ class PtxParser {
       if (rest.starts_with(name) && whole) return at;
     }
     return std::string_view::npos;
+  }
+
+  // `.extern .shared .align 16 .b8 global_smem[];`: its name.
+  static std::string_view dynamic_shared_memory(std::string_view ptx) {
+    const std::size_t begin = ptx.find(".extern .shared"), end = ptx.find('[', begin);
+    if (begin == std::string_view::npos || end == std::string_view::npos) return {};
+    const std::string_view declared = ptx.substr(begin, end - begin);
+    return declared.substr(declared.find_last_of(' ') + 1);
   }
 
   void parse_parameters(std::string_view list) {
@@ -232,6 +250,8 @@ class PtxParser {
     kernel_.instructions_.push_back(std::move(instruction));
   }
 
+  static constexpr std::size_t kLongestHow = sizeof Instruction::how - 1;
+
   static void read_modifiers(Instruction& instruction, const std::vector<std::string_view>& modifiers) {
     int vector = 1;
     bool typed = false;
@@ -245,8 +265,15 @@ class PtxParser {
       typed = typed || type;
     }
     instruction.bytes = vector * instruction.type.bits / 8;
-    if (instruction.op == Op::kCompare && !modifiers.empty()) {
-      modifiers.front().copy(instruction.comparison, sizeof instruction.comparison - 1);
+    const bool of_warp = instruction.op == Op::kShuffle || instruction.op == Op::kReduce;
+    if (of_warp && modifiers.size() > 1) modifiers[1].copy(instruction.how, kLongestHow);
+    if (instruction.op == Op::kCompare && modifiers.size() > 1) {
+      modifiers[0].copy(instruction.how, kLongestHow);
+      using Combined = Kernel::Combined;
+      instruction.combined = modifiers[1] == "and"   ? Combined::kAnd
+                             : modifiers[1] == "or"  ? Combined::kOr
+                             : modifiers[1] == "xor" ? Combined::kXor
+                                                     : Combined::kNot;
     }
   }
 
@@ -264,9 +291,10 @@ class PtxParser {
       first_source = 1;
     }
     for (std::size_t i = first_source; i < operands.size(); ++i) {
-      if (operands[i].starts_with('{')) continue;  // vectors of stored values decide nothing
-      instruction.sources.push_back(operand(operands[i]));
+      for (std::string_view name : names_in(operands[i])) instruction.sources.push_back(operand(name));
     }
+    const bool several = instruction.sources.size() + instruction.results.size() > 2;
+    if (instruction.op == Op::kMove && several) instruction.op = Op::kPack;
     if (instruction.op == Op::kAsyncCopy) order_async_copy(instruction);
   }
 
@@ -280,8 +308,9 @@ class PtxParser {
     std::swap(instruction.sources[0], instruction.sources[1]);
   }
 
-  // `%r1`, `{ %r1, %r2 }` or `%p1|%p2`.
+  // `%r1`, `[%rd1+4]`, `{ %r1, %r2 }` or `%p1|%p2`.
   static std::vector<std::string_view> names_in(std::string_view text) {
+    if (text.starts_with('[')) return {text};
     if (text.starts_with('{')) text = text.substr(1, text.size() - 2);
     std::vector<std::string_view> names;
     for (std::string_view part : split(text, ',')) {
@@ -305,6 +334,8 @@ class PtxParser {
     } else if (text.starts_with('%')) {
       result.kind = Operand::Kind::kRegister;
       result.index = register_index(text);
+    } else if (text == shared_) {
+      result.kind = Operand::Kind::kImmediate;  // it begins at 0
     }
     return result;
   }
@@ -335,7 +366,39 @@ class PtxParser {
     }
   }
 
+  // Whether a store has a value that follows from no floating-point arithmetic, whatever is loaded, and none is atomic.
+  bool stores_integers() const {
+    std::vector<bool> floating(registers_.size());
+    bool shared = false;
+    const auto is_floating = [&](const Operand& operand) {
+      return operand.kind == Operand::Kind::kRegister && floating[static_cast<std::size_t>(operand.index)];
+    };
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const Instruction& it : kernel_.instructions_) {
+        const bool from_memory = PtxKernel::is_memory(it.op);
+        const bool from_shared = it.op == Op::kLoadShared || it.op == Op::kLoadMatrix;
+        const bool to_shared = it.op == Op::kStoreShared || it.op == Op::kStoreMatrix;
+        bool result = it.op == Op::kUnknown || it.op == Op::kAtomic || (from_shared && shared);
+        result = result || (!from_memory && std::ranges::any_of(it.sources, is_floating));
+        if (to_shared && result && !shared) changed = shared = true;
+        for (const int index : it.results) {
+          if (!result || floating[static_cast<std::size_t>(index)]) continue;
+          changed = floating[static_cast<std::size_t>(index)] = true;
+        }
+      }
+    }
+    if (std::ranges::find(kernel_.instructions_, Op::kAtomic, &Instruction::op) != kernel_.instructions_.end()) {
+      return false;
+    }
+    return std::ranges::any_of(kernel_.instructions_, [&](const Instruction& it) {
+      const bool stores = it.op == Op::kStore && it.sources.size() > 1;
+      return stores && !std::ranges::all_of(it.sources.begin() + 1, it.sources.end(), is_floating);
+    });
+  }
+
   Kernel kernel_;
+  std::string_view shared_;
   std::unordered_map<std::string_view, int> registers_;
   std::unordered_map<std::string_view, int> labels_;
   std::vector<std::pair<std::size_t, std::string_view>> branches_;

@@ -168,6 +168,12 @@ std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content co
   return known_bytes().parts(address(pointer), bytes, content, assumed_input);
 }
 
+std::span<const std::byte> known_around(const void* pointer) {
+  const auto [begin, range] = known_bytes().range(address(pointer));
+  Derivation::follow(range.assumed);
+  return {reinterpret_cast<const std::byte*>(begin), range.end - begin};
+}
+
 void copy(void* destination, const void* source, std::size_t bytes) {
   if (bytes > kCountableBytes || !known(source, bytes)) {
     if (const auto value = alike(source, bytes)) forget_alike(destination, bytes, *value);

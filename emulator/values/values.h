@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -74,6 +75,9 @@ struct Part {
 
 // The parts of a range of at most kSmallBytes that are known and may be read as `content`, in order and apart.
 std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content content);
+
+// The known device memory around `pointer`; empty: it is not known.
+std::span<const std::byte> known_around(const void* pointer);
 
 // A device-to-device copy of any size: real bytes where the source is known, else the destination is forgotten.
 void copy(void* destination, const void* source, std::size_t bytes);

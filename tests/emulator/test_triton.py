@@ -106,6 +106,133 @@ def test_products_as_many_as_data_tell_are_told_to_be_missing(
     )
 
 
+def test_products_as_many_as_known_data_tell_are_counted(emulate: Callable[..., Any], tmp_path: Path) -> None:
+    """Anew where the data are others, and as before where they are the same elsewhere."""
+    run = emulate(
+        """
+        import torch
+        from kernels import product_of_some
+        x, z = torch.ones(64, 512, device="cuda", dtype=torch.float16), torch.empty(64, 64, device="cuda")
+        for depth in (384, 128, 384):
+            product_of_some[(1, 1)](x, x, z, torch.tensor([depth], device="cuda"), 512, TILE=64)
+        """,
+        files={"kernels.py": PRODUCT},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    kernels = [kernel for kernel in run.launched("kernel") if kernel["kernel"] == "product_of_some"]
+    assert [kernel["work"][-1] for kernel in kernels] == [2 * 64 * 64 * depth for depth in (384, 128, 384)]
+    assert run.trace.uncovered == ()
+
+
+INTEGERS = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def ranks(x, sums, order, untouched, columns, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = at < columns
+    values = tl.load(x + row * columns + at, inside, 0)
+    tl.store(sums + row, tl.sum(tl.where(values > 3, values, 0), 0))
+    tl.store(order + row * columns + at, tl.sort(values), inside)
+    tl.store(untouched + 2 * (row * columns + at), tl.cumsum(values, 0) // 3 - at, inside)
+
+@triton.jit
+def later(x, y, columns, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + at, at < columns, 0)
+    if tl.max(values, 0) > 100:
+        tl.store(y + at, values % 7, at < columns)
+    else:
+        tl.store(y + at, -values, at < columns)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "int16"])
+@pytest.mark.parametrize("warps", [1, 4])
+def test_integers_are_computed(emulate: Callable[..., Any], tmp_path: Path, dtype: str, warps: int) -> None:
+    """Across threads and warps; what a kernel leaves between its results stays."""
+    run = emulate(
+        f"""
+        import torch
+        from kernels import later, ranks
+        x = torch.tensor([[(17 * row + 5 * at * at) % 64 for at in range(128)] for row in range(6)])
+        on_device = x.to(torch.{dtype}).cuda()
+        sums, order = torch.zeros(6, dtype=torch.int64, device="cuda"), torch.zeros_like(on_device)
+        untouched = torch.full((6, 256), 9, device="cuda", dtype=torch.int64)
+        ranks[(6,)](on_device, sums, order, untouched, 128, BLOCK=128, num_warps={warps})
+        computed, at = untouched.cpu(), torch.arange(128)
+        result = [
+            torch.equal(sums.cpu(), torch.where(x > 3, x, 0).sum(1)),
+            torch.equal(order.cpu().long(), x.sort(1).values),
+            torch.equal(computed[:, ::2], x.cumsum(1) // 3 - at),
+            bool((computed[:, 1::2] == 9).all()),
+        ]
+        for most in (100, 101):
+            y = torch.zeros(128, dtype=torch.int64, device="cuda")
+            values = at.clamp(max=most) if most == 100 else at
+            later[(1,)](values.cuda(), y, 128, BLOCK=128, num_warps={warps})
+            result.append(torch.equal(y.cpu(), -values if most == 100 else values % 7))
+        """,
+        files={"kernels.py": INTEGERS},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert run.result == [True] * 6
+    assert run.trace.uncovered == ()
+
+
+def test_what_follows_from_unknown_values_stays_unknown(emulate: Callable[..., Any], tmp_path: Path) -> None:
+    run = emulate(
+        """
+        import torch
+        from kernels import ranks
+        x = torch.zeros(2, 128, dtype=torch.int32, device="cuda")
+        x[1] = (torch.rand(128, device="cuda") * 64).int()  # nobody draws it
+        sums, order = torch.full((2,), 5, device="cuda"), torch.zeros_like(x)
+        ranks[(2,)](x + 4, sums, order, torch.zeros(2, 256, device="cuda", dtype=torch.int64), 128, BLOCK=128)
+        result = sums.tolist()
+        """,
+        files={"kernels.py": INTEGERS},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert run.result == [0, 0]
+
+
+def test_flex_attention_goes_over_its_masks_blocks(emulate: Callable[..., Any], tmp_path: Path) -> None:
+    """Forward two products over each, backward seven."""
+    run = emulate(
+        """
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        documents = (torch.arange(1024) // 256).cuda()
+        masks = {
+            "causal": lambda b, h, q, k: q >= k,
+            "documents": lambda b, h, q, k: (q >= k) & (documents[q] == documents[k]),
+        }
+        attend, make = torch.compile(flex_attention, dynamic=False), torch.compile(create_block_mask)
+        q, k, v = (torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
+        result = {}
+        for name, mask in masks.items():
+            blocks = make(mask, None, None, 1024, 1024)
+            attend(q, k, v, block_mask=blocks).sum().backward()
+            result[name] = blocks.kv_num_blocks.sum().item() + blocks.full_kv_num_blocks.sum().item()
+        """,
+        variables={
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+            "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+        },
+    )
+    assert run.result == {"causal": 36, "documents": 12}  # of 64 blocks of 128 by 128
+    products = [
+        kernel["work"][-1] for kernel in run.launched("kernel") if "tem_fused_flex" in kernel["kernel"]
+    ]
+    of_a_block = 2 * 4 * 2 * 128 * 128 * 64
+    expected = [times * blocks * of_a_block for blocks in run.result.values() for times in (2, 7)]
+    assert products == pytest.approx(expected, rel=0.05)
+    assert run.trace.uncovered == ()
+
+
 def test_compiled_bias_gelu_runs_forward_and_backward(emulate: Callable[..., Any], tmp_path: Path) -> None:
     tokens, hidden, bf16 = 256, 4096, 2
     run = emulate(

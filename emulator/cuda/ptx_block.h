@@ -1,0 +1,150 @@
+// Runs the threads of one block of a PTX kernel, side by side: what they touch, how much they do and, of integers and
+// truth values, what they store.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cuda/ptx.h"
+
+namespace maya::cuda {
+
+struct Interval {
+  std::uint64_t begin, bytes;
+};
+
+// What one block touches behind one pointer, in one direction.
+struct Touched {
+  std::vector<Interval> intervals;
+  std::uint64_t unplaced_bytes = 0;  // accesses at addresses that depend on unknown values
+};
+using Footprint = std::map<std::pair<int, bool>, Touched>;  // by (pointer parameter, written)
+
+// Integers, predicates and branches are evaluated for each thread; floating-point values are unknown. Threads at the
+// same instruction run it together, those that are behind first, so that ways that part meet again. A thread is a lane
+// here, and 32 lanes are a warp.
+class PtxBlock {
+ public:
+  // What one thread stored.
+  struct Stored {
+    std::uint64_t address, bits;
+    std::int16_t pointer;  // the parameter that the address came from
+    std::uint8_t bytes;
+    bool known;
+  };
+
+  // `threads`: which of the block's, in ascending order: whole warps, or one thread.
+  PtxBlock(const PtxKernel& kernel, const PtxLaunch& launch, std::vector<std::uint32_t> threads, PtxLoads loads);
+
+  // False: the run depends on values that are not known, or is over the budget (no steps are left). A step is one
+  // instruction of one thread. What an earlier run left is gone.
+  bool run(std::uint64_t block, std::uint64_t& steps_left);
+
+  // Of the last run.
+  Footprint& footprint() { return footprint_; }
+  const KernelWork& work() const { return work_; }
+  std::span<const Stored> stored() const { return stored_; }  // in order
+  // Whether that is all: no address of a store is unknown, or follows from no argument.
+  bool stores_are_placed() const { return stores_are_placed_; }
+  const PtxReads& read() const { return read_; }  // known device memory that was loaded
+
+ private:
+  using Instruction = PtxKernel::Instruction;
+  using Type = PtxKernel::Type;
+
+  // An operand, over all lanes.
+  struct Source {
+    const std::uint64_t* bits = nullptr;
+    const std::uint8_t* known = nullptr;
+    std::size_t step = 0;       // 0: alike in all lanes
+    std::uint64_t plus = 0;     // the offset of an address
+    std::int16_t pointer = -1;  // the parameter that an address came from
+    bool all_known = false;     // in all lanes
+
+    std::uint64_t of(std::size_t lane) const { return bits[lane * step] + plus; }
+    bool is_known(std::size_t lane) const { return known[lane * step] != 0; }
+  };
+  using Sources = std::array<Source, 3>;
+  enum Executed : std::uint8_t { kNot, kSurely, kPerhaps };
+
+  void begin(std::uint64_t block);
+  std::size_t next();
+  void find_executed(const Instruction& instruction);
+  bool leave(const Instruction& instruction, std::size_t at);
+  bool skips_arithmetic_only(const Instruction& branch, std::size_t next) const;
+
+  Source source(const PtxKernel::Operand& operand) const;
+  void execute(const Instruction& instruction);
+  void compute(const Instruction& instruction);
+  bool compute(const Instruction& instruction, const Sources& in);
+  bool compare(const Instruction& instruction, const Sources& in);
+  bool select(const Sources& in);
+  void pack(const Instruction& instruction);
+  void shuffle(const Instruction& instruction);
+  void reduce(const Instruction& instruction);
+
+  void touch(const Instruction& instruction, const Source& address);
+  void add(Touched& touched, const Source& address, int bytes);
+  void count_lines(const Source& address, std::uint64_t bytes);
+  void load(const Instruction& instruction, const Source& address);
+  void store(const Instruction& instruction, const Source& address);
+  const std::byte* known_bytes(std::uint64_t address, std::size_t bytes);
+  void load_shared(const Instruction& instruction, const Source& address);
+  void store_shared(const Instruction& instruction, const Source& address);
+  void load_matrices(const Instruction& instruction, const Source& rows);
+  void store_matrices(const Instruction& instruction, const Source& rows);
+  void read_shared(std::size_t lane, std::uint64_t address, Type type);
+  void write_shared(std::uint64_t address, std::size_t bytes, std::uint64_t bits, bool known);
+  void forget_shared(const Source& address, int bytes);
+  void forget_shared();
+
+  template <class Function>
+  bool map(const Sources& in, Function function);
+  void write(int index, std::int16_t pointer);
+  void write_unknown(const Instruction& instruction);
+
+  const PtxKernel& kernel_;
+  const PtxLaunch& launch_;
+  const std::vector<std::uint32_t> threads_;
+  const PtxLoads loads_;
+  const std::size_t lanes_;
+
+  std::vector<std::uint64_t> bits_;                      // by register, then lane
+  std::vector<std::uint8_t> registers_known_;            // likewise
+  std::vector<std::int16_t> pointers_;                   // by register
+  std::array<std::vector<std::uint64_t>, 12> specials_;  // by Operand::index, then lane
+  std::vector<std::uint64_t> arguments_;                 // by parameter
+
+  std::vector<std::uint8_t> all_known_;        // by lane: yes
+  std::vector<std::uint8_t> all_lanes_known_;  // by register
+
+  std::size_t common_ = 0;       // the instruction of the active lanes
+  std::vector<std::size_t> at_;  // where they are not together: each lane's; behind the last one: it is done
+  bool together_ = true;         // all lanes that are not done are at the same one
+  std::vector<std::uint8_t> active_;
+  std::vector<Executed> executed_;
+  std::size_t active_lanes_ = 0, executed_lanes_ = 0;
+  bool doubtful_ = false;  // some lanes execute perhaps
+
+  std::vector<std::uint64_t> result_;  // by lane, before it is written to a register
+  std::vector<std::uint8_t> result_known_;
+  std::vector<std::uint64_t> warp_lines_;
+  std::vector<std::byte> shared_;
+  std::vector<std::uint8_t> shared_known_;
+  struct {
+    std::uint64_t begin = 0, end = 0;
+  } known_;  // device memory, found last
+
+  Footprint footprint_;
+  KernelWork work_;
+  std::vector<Stored> stored_;
+  bool stores_are_placed_ = true;
+  PtxReads read_;
+};
+
+}  // namespace maya::cuda

@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "core/hash.h"
+#include "cuda/ptx.h"
+#include "values/values.h"
+
+namespace maya::cuda {
+namespace {
+
+std::uint64_t base_of(const PtxRead& read, void** arguments) {
+  std::uint64_t base = 0;
+  if (read.argument >= 0) std::memcpy(&base, arguments[read.argument], sizeof base);
+  return base;
+}
+
+// Takes `next` into `read`, where it begins in it or right behind; false: it does not.
+bool join(PtxRead& read, const PtxRead& next) {
+  const std::uint64_t end = read.address + read.bytes;
+  if (next.argument != read.argument || next.address < read.address || next.address > end) return false;
+  read.bytes = std::max(end, next.address + next.bytes) - read.address;
+  return true;
+}
+
+}  // namespace
+
+void PtxReads::add(const PtxRead& read) {
+  if (!reads_.empty() && join(reads_.back(), read)) return;
+  reads_.push_back(read);
+  if (reads_.size() >= merge_at_) merge();
+}
+
+void PtxReads::add(const PtxReads& others) {
+  for (const PtxRead& read : others.reads_) add(read);
+}
+
+std::vector<PtxRead> PtxReads::apart() {
+  merge();
+  return reads_;
+}
+
+void PtxReads::merge() {
+  std::ranges::sort(reads_, {}, [](const PtxRead& it) { return std::tuple(it.argument, it.address, it.bytes); });
+  std::size_t kept = 0;
+  for (const PtxRead& read : reads_) {
+    if (kept == 0 || !join(reads_[kept - 1], read)) reads_[kept++] = read;
+  }
+  reads_.resize(kept);
+  merge_at_ = std::max(merge_at_, 2 * kept);
+}
+
+PtxContents::PtxContents(std::vector<PtxRead> read, void** arguments) : read_(std::move(read)) {
+  for (PtxRead& it : read_) it.address -= base_of(it, arguments);
+  hash_ = hash(arguments);
+}
+
+std::optional<std::uint64_t> PtxContents::hash(void** arguments) const {
+  std::uint64_t hash = 0;
+  for (const PtxRead& it : read_) {
+    const auto* const data = reinterpret_cast<const std::byte*>(base_of(it, arguments) + it.address);
+    const std::size_t bytes = static_cast<std::size_t>(it.bytes);
+    if (!values::known(data, bytes)) return std::nullopt;
+    hash = combine(hash, hash_bytes(std::span(data, bytes)));
+  }
+  return hash;
+}
+
+bool PtxContents::hold(void** arguments) const { return read_.empty() || (hash_ && hash(arguments) == hash_); }
+
+}  // namespace maya::cuda

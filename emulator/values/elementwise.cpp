@@ -13,73 +13,14 @@
 #include <optional>
 #include <string>
 
-#include "values/functor.h"
+#include "values/evaluation.h"
+#include "values/formula.h"
 #include "values/geometry.h"
 
 namespace maya::values {
 namespace {
 
 using Operands = std::array<Operand, kMaxOperands>;
-
-// A functor's operands, loaded: the scalars once, the tensors at each point.
-class Evaluation {
- public:
-  Evaluation(const Functor& functor, const std::byte* object) : functor_(functor) {
-    for (int at = 0; at < functor.source_count; ++at) {
-      const Source& source = functor.sources[at];
-      if (!source.tensor) lanes_[at] = load(source.type, object + source.offset);
-    }
-    if (functor.selects) selector_ = read_at<std::int32_t>(object, 0);
-  }
-
-  Lane at(const Operands& operands, const std::array<std::int64_t, kMaxOperands>& offsets) {
-    int tensor = 1;
-    for (int at = 0; at < functor_.source_count; ++at) {
-      const Source& source = functor_.sources[at];
-      if (!source.tensor) continue;
-      const Operand& operand = operands[tensor];
-      lanes_[at] = cast(operand.type, source.type, load(operand.type, operand.data + offsets[tensor]));
-      ++tensor;
-    }
-    return result();
-  }
-
-  // With tensors that hold one truth value each, or zeros, throughout.
-  bool of_alike(const std::array<bool, kMaxOperands>& values) {
-    int tensor = 1;
-    for (int at = 0; at < functor_.source_count; ++at) {
-      const Source& source = functor_.sources[at];
-      if (source.tensor) lanes_[at] = cast(ScalarType::kBool, source.type, Lane{.i = values[tensor++]});
-    }
-    return result().i != 0;
-  }
-
- private:
-  Lane result() const {
-    const Lane value = apply(functor_, {lanes_.data(), static_cast<std::size_t>(functor_.source_count)}, selector_);
-    if (predicate()) return value;  // an integer lane, whatever was compared
-    const ScalarType wide = is_float(functor_.compute) ? ScalarType::kDouble : ScalarType::kInt64;
-    return cast(functor_.compute, functor_.result, cast(wide, functor_.compute, value));
-  }
-
-  bool predicate() const {
-    switch (functor_.op) {
-      case Op::kEqual:
-      case Op::kLess:
-      case Op::kLogicalAnd:
-      case Op::kLogicalOr:
-      case Op::kLogicalXor:
-      case Op::kLogicalNot:
-      case Op::kIsNan:
-      case Op::kIsInfinite: return true;
-      default: return false;
-    }
-  }
-
-  const Functor& functor_;
-  std::array<Lane, 4> lanes_{};
-  int selector_ = 0;
-};
 
 class Elementwise : public Executor {
  public:
@@ -103,12 +44,7 @@ class Elementwise : public Executor {
     if (fills_with_zero(geometry, operands, object) || copies_large(geometry, operands)) return true;
     const bool copies = functor_->op == Op::kCopy && functor_->tensors > 0;
     if (large(geometry, operands) && !copies && !Derivation::picked()) return leave(geometry, operands, object);
-    Evaluation evaluation(*functor_, object);
-    Output output(operands[0].type, content_of(operands[0].type, geometry.numel));
-    walk(geometry, functor_->tensors + 1, [&](const auto& offsets) {
-      output.put(operands[0].data + offsets[0],
-                 cast(functor_->result, operands[0].type, evaluation.at(operands, offsets)));
-    });
+    evaluate(geometry, operands, object);
     return true;
   }
 
@@ -129,6 +65,22 @@ class Elementwise : public Executor {
   }
 
  private:
+  void evaluate(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
+    const auto tensors = static_cast<std::size_t>(functor_->tensors);
+    std::array<Lane, kMaxOperands - 1> lanes;
+    std::array<ScalarType, kMaxOperands - 1> types;
+    for (std::size_t at = 0; at < tensors; ++at) types[at] = operands[at + 1].type;
+    Evaluation evaluation(*functor_, object);
+    Output output(operands[0].type, content_of(operands[0].type, geometry.numel));
+    walk(geometry, functor_->tensors + 1, [&](const auto& offsets) {
+      for (std::size_t at = 0; at < tensors; ++at) {
+        lanes[at] = load(types[at], operands[at + 1].data + offsets[at + 1]);
+      }
+      const Lane result = evaluation.of({lanes.data(), tensors}, {types.data(), tensors});
+      output.put(operands[0].data + offsets[0], cast(functor_->result, operands[0].type, result));
+    });
+  }
+
   static std::size_t type_bytes(std::int8_t number) {
     const auto type = scalar_type(number);
     return type ? size_of(*type) : 1;
@@ -148,14 +100,46 @@ class Elementwise : public Executor {
                                [&](const Source& source) { return !source.tensor || add(source.type); });
   }
 
-  // Computes nothing; truth values that are alike are told as such.
+  // Computes nothing; truth values that are alike are told as such, and others as what they follow from.
   bool leave(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
     if (const auto value = same_for_all(geometry, operands, object)) {
       forget_alike(operands[0].data, static_cast<std::size_t>(geometry.numel), *value);
+    } else if (const auto formula = formula_of(geometry, operands, object)) {
+      forget_as({formula, 0}, operands[0].data, formula->bytes());
     } else {
       forget_operand(geometry, 0, operands[0]);
     }
     return true;
+  }
+
+  // nullptr: not integers or truth values that follow from known ones.
+  std::shared_ptr<const Formula> formula_of(const Geometry& geometry, const Operands& operands,
+                                            const std::byte* object) const {
+    if (is_float(operands[0].type) || functor_->tensors == 0 || !in_order(geometry, operands[0])) return nullptr;
+    std::vector<Formula::Input> inputs;
+    for (int at = 1; at <= functor_->tensors; ++at) {
+      const auto& [data, type] = operands[at];
+      const std::int64_t span = extent(geometry, at, size_of(type));
+      if (span <= 0 || !on_device(data, static_cast<std::size_t>(span))) return nullptr;
+      const auto bytes = static_cast<std::size_t>(span);
+      auto [formula, first] = formula_at(data, bytes);
+      Formula::Input& input = inputs.emplace_back(Formula::Input{type, {}, std::move(formula), first});
+      if (input.formula && input.formula->type() == type) continue;
+      if (input.formula || bytes > kSmallBytes || !known_operand(geometry, at, operands[at])) return nullptr;
+      input.stored.assign(data, data + bytes);
+    }
+    if (Derivation::picked() || Derivation::scored()) return nullptr;
+    return std::make_shared<const Formula>(*functor_, object, geometry, operands[0].type, std::move(inputs));
+  }
+
+  // Whether the output is dense, and its elements lie as they are walked.
+  static bool in_order(const Geometry& geometry, const Operand& out) {
+    auto stride = static_cast<std::int64_t>(size_of(out.type));
+    for (int dim = 0; dim < geometry.dims; ++dim) {
+      if (geometry.sizes[dim] > 1 && geometry.strides[0][dim] != stride) return false;
+      stride *= geometry.sizes[dim];
+    }
+    return on_device(out.data, static_cast<std::size_t>(stride));
   }
 
   // Of truth values: whether numbers are finite, which those are that nobody computed, and what is made of answers.
@@ -165,14 +149,16 @@ class Elementwise : public Executor {
     if (extent(geometry, 0, 1) != geometry.numel || !on_device(out, static_cast<std::size_t>(geometry.numel))) {
       return std::nullopt;
     }
-    std::array<bool, kMaxOperands> values{};
+    std::array<Lane, kMaxOperands - 1> values{};
     for (int at = 1; at <= functor_->tensors && !asks_whether_finite(geometry, operands, object); ++at) {
       if (operands[at].type != ScalarType::kBool) return std::nullopt;
       const auto value = alike(operands[at].data, static_cast<std::size_t>(extent(geometry, at, 1)));
       if (!value) return std::nullopt;
-      values[at] = *value;
+      values[at - 1].i = *value;
     }
-    return Evaluation(*functor_, object).of_alike(values);
+    const std::array<ScalarType, kMaxOperands - 1> types{ScalarType::kBool, ScalarType::kBool, ScalarType::kBool,
+                                                         ScalarType::kBool};
+    return Evaluation(*functor_, object).of(values, types).i != 0;
   }
 
   // isnan(x) is x != x, isfinite(x) is x == x and |x| != inf, isinf(x) is |x| == inf, and some ask |x| < inf: a number

@@ -488,4 +488,35 @@ Lane apply(const Functor& functor, std::span<const Lane> operands, int selector)
                                    : apply_as<std::int64_t>(functor, operands, selector);
 }
 
+void apply_each(const Functor& functor, std::span<const std::span<const Lane>> operands, int selector,
+                std::span<Lane> results) {
+  const auto each = [&](auto function) {
+    const auto *const a = operands[0].data(), *const b = operands[operands.size() > 1 ? 1 : 0].data();
+    for (std::size_t i = 0; i < results.size(); ++i) results[i].i = function(a[i].i, b[i].i);
+  };
+  using Integer = std::int64_t;
+  // What masks are made of is worth a loop of its own: an order of magnitude.
+  switch (is_float(functor.compute) ? Op::kLerp : functor.op) {
+    case Op::kCopy: return each([](Integer a, Integer) { return a; });
+    case Op::kSubtract: return each([](Integer a, Integer b) { return sum_scaled(a, b, Integer{-1}); });
+    case Op::kEqual: return each([=](Integer a, Integer b) { return Integer{(a == b) == (selector == 0)}; });
+    case Op::kLess: return each([=](Integer a, Integer b) { return Integer{compare(a, b, selector)}; });
+    case Op::kAnd: return each([](Integer a, Integer b) { return a & b; });
+    case Op::kOr: return each([](Integer a, Integer b) { return a | b; });
+    case Op::kLogicalAnd: return each([](Integer a, Integer b) { return Integer{a != 0 && b != 0}; });
+    case Op::kLogicalOr: return each([](Integer a, Integer b) { return Integer{a != 0 || b != 0}; });
+    default: break;
+  }
+  if (functor.op == Op::kAddScaled && !is_float(functor.compute)) {
+    const auto *const a = operands[0].data(), *const b = operands[1].data(), *const c = operands[2].data();
+    for (std::size_t i = 0; i < results.size(); ++i) results[i].i = sum_scaled(a[i].i, b[i].i, c[i].i);
+    return;
+  }
+  std::array<Lane, 4> one{};
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    for (std::size_t at = 0; at < operands.size(); ++at) one[at] = operands[at][i];
+    results[i] = apply(functor, {one.data(), operands.size()}, selector);
+  }
+}
+
 }  // namespace maya::values

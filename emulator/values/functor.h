@@ -98,4 +98,8 @@ std::optional<Functor> find_functor(std::string_view type);
 // compute type's class are of the compute type). `selector`: see Functor::selects.
 Lane apply(const Functor& functor, std::span<const Lane> operands, int selector);
 
+// Likewise, many: `operands[i]` has the i-th operand of each result.
+void apply_each(const Functor& functor, std::span<const std::span<const Lane>> operands, int selector,
+                std::span<Lane> results);
+
 }  // namespace maya::values

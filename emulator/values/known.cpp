@@ -23,9 +23,7 @@ void zero(std::uintptr_t begin, std::uintptr_t end) {
   else std::memset(data, 0, end - begin);
 }
 
-bool stored(Content content) {
-  return content != Content::kUncomputed && content != Content::kAllFalse && content != Content::kAllTrue;
-}
+bool stored(Content content) { return content < Content::kUncomputed; }
 
 bool readable(Content written, Content wanted) {
   if (!stored(written)) return false;
@@ -70,7 +68,7 @@ void KnownBytes::cut(std::uintptr_t begin, std::uintptr_t end) {
 void KnownBytes::wrote(std::uintptr_t begin, std::size_t bytes, Content content, Assumption assumed) {
   if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
-  Range written{begin + bytes, content, assumed};
+  Range written{begin + bytes, content, assumed, nullptr, 0};
   const auto alike = [&](Ranges::const_iterator other) {
     return other != ranges_.end() && other->second.content == content && other->second.assumed == assumed;
   };
@@ -97,6 +95,20 @@ void KnownBytes::forget(std::uintptr_t begin, std::size_t bytes) {
     zero(std::max(range->first, begin), std::min(range->second.end, end));
   }
   cut(begin, end);
+}
+
+void KnownBytes::follows(std::uintptr_t begin, std::size_t bytes, const FormulaPart& part) {
+  const std::lock_guard lock(mutex_);
+  cut(begin, begin + bytes);
+  const std::uintptr_t first_element = begin - static_cast<std::uintptr_t>(part.first);
+  ranges_[begin] = {begin + bytes, Content::kFormula, Assumption::kNone, part.formula, first_element};
+}
+
+FormulaPart KnownBytes::formula(std::uintptr_t begin, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto range = holding(begin);
+  if (range == ranges_.end() || range->second.end < begin + bytes || !range->second.formula) return {};
+  return {range->second.formula, static_cast<std::int64_t>(begin - range->second.first_element)};
 }
 
 void KnownBytes::clobber(std::uintptr_t begin) {
@@ -166,7 +178,7 @@ std::pair<std::uintptr_t, KnownBytes::Range> KnownBytes::range(std::uintptr_t ad
   const std::lock_guard lock(mutex_);
   const auto found = holding(address);
   if (found == ranges_.end() || !stored(found->second.content)) {
-    return {address, {address, Content::kBytes, Assumption::kNone}};
+    return {address, {address, Content::kBytes, Assumption::kNone, nullptr, 0}};
   }
   return *found;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@ class KnownBytes {
  public:
   void wrote(std::uintptr_t begin, std::size_t bytes, Content content, Assumption assumed);
   void forget(std::uintptr_t begin, std::size_t bytes);
+  // Of what is forgotten: it can be computed.
+  void follows(std::uintptr_t begin, std::size_t bytes, const FormulaPart& part);
   void clobber(std::uintptr_t begin);
   // Raises `assumed` to what it follows from where it is known.
   bool known(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const;
@@ -25,6 +28,8 @@ class KnownBytes {
   Content content(std::uintptr_t begin) const;
   // What the range holds throughout, be it known or not; kBytes: nothing, or several.
   Content throughout(std::uintptr_t begin, std::size_t bytes) const;
+  // What the range is the elements of, all of it.
+  FormulaPart formula(std::uintptr_t begin, std::size_t bytes) const;
   // Whether `begin` holds an integer that nobody computed.
   bool uncomputed(std::uintptr_t begin) const;
 
@@ -32,6 +37,8 @@ class KnownBytes {
     std::uintptr_t end;
     Content content;
     Assumption assumed;
+    std::shared_ptr<const Formula> formula = nullptr;
+    std::uintptr_t first_element = 0;  // where the formula's would lie
     bool operator==(const Range&) const = default;
   };
   // The known range that holds `address`, from its first byte; empty: none does.

@@ -4,11 +4,13 @@
 //             const void* src; char* dst[2]; void* acc_buf; void* cta_buf; int* semaphores; int64_t base_idx;
 //             bool accumulate, final_output; int noutputs}
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
 
+#include "values/formula.h"
 #include "values/geometry.h"
 
 namespace maya::values {
@@ -292,7 +294,7 @@ class Reduction : public Executor {
     Arguments arguments;
     if (!read_arguments(shape_, launch, arguments) || !on_device(arguments.result, 1)) return false;
     if (!computable(arguments)) {
-      if (reduces_alike(arguments)) return true;
+      if (reduces_alike(arguments) || reduces_formula(arguments)) return true;
       if (shape_.kind == Kind::kAll && !arguments.partial) return assume_all(arguments), true;
       forget_results(arguments);
       if (!arguments.partial) assume_picks(arguments);
@@ -300,8 +302,9 @@ class Reduction : public Executor {
     }
     const Lane scalar = load(shape_.scalar, launch.bytes(0));
     if (counts(arguments)) return true;
-    if (is_float(shape_.element)) reduce<double>(arguments, scalar);
-    else reduce<std::int64_t>(arguments, scalar);
+    const auto stored = [&](std::int64_t offset) { return load(shape_.element, arguments.source + offset); };
+    if (is_float(shape_.element)) reduce<double>(arguments, scalar, stored);
+    else reduce<std::int64_t>(arguments, scalar, stored);
     return true;
   }
 
@@ -356,6 +359,25 @@ class Reduction : public Executor {
     return true;
   }
 
+  // Integers or truth values that follow from known ones, as long as that does not take minutes.
+  bool reduces_formula(const Arguments& arguments) const {
+    constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostOfAll = std::int64_t{1} << 33;
+    static std::atomic<std::int64_t> operations_of_all{0};
+    const auto whole = whole_input(arguments);
+    if (shape_.kind == Kind::kOther || arguments.partial || !whole || is_float(shape_.element)) return false;
+    const std::size_t bytes = size_of(shape_.element);
+    const auto [formula, first] = formula_at(arguments.source, static_cast<std::size_t>(extent(*whole, 0, bytes)));
+    if (!formula || formula->type() != shape_.element || picks(arguments)) return false;
+    const std::int64_t operations = whole->numel * formula->operations();
+    if (operations > kMost || operations_of_all + operations > kMostOfAll) return false;
+    operations_of_all += operations;
+    FormulaReader elements(*formula);
+    reduce<std::int64_t>(arguments, {}, [&](std::int64_t offset) {
+      return elements.at((first + offset) / static_cast<std::int64_t>(bytes));
+    });
+    return true;
+  }
+
   // all() of what nobody computed is true, as any() of it is false: isfinite(gradients).all() and the like
   // pass.
   void assume_all(const Arguments& arguments) const {
@@ -398,14 +420,15 @@ class Reduction : public Executor {
     });
   }
 
-  template <class T>
-  void reduce(const Arguments& arguments, Lane scalar) const {
+  // `element`: at an offset from the source.
+  template <class T, class Element>
+  void reduce(const Arguments& arguments, Lane scalar, Element element) const {
     Output results(shape_.result, content_of(shape_.result, arguments.kept.numel)), second_results(second_type());
     walk(arguments.kept, 2, [&](const auto& kept) {
       Accumulator<T> acc;
       std::int64_t at = arguments.base_index;
       walk(arguments.reduced, 1, [&](const auto& reduced) {
-        const Lane x = load(shape_.element, arguments.source + kept[1] + reduced[0]);
+        const Lane x = element(kept[1] + reduced[0]);
         if constexpr (std::is_same_v<T, double>) accumulate<T>(shape_.kind, scalar.f, acc, x.f, at++);
         else accumulate<T>(shape_.kind, 0, acc, x.i, at++);
       });

@@ -18,6 +18,7 @@
 #include "core/memory.h"
 #include "core/recorder.h"
 #include "values/executor.h"
+#include "values/formula.h"
 #include "values/known.h"
 
 namespace maya::values {
@@ -113,6 +114,8 @@ constexpr std::string_view kUncomputed =
     "the script reads integers or truth values that nobody computes: it finds zeros, and may have taken another way "
     "than it would";
 
+constexpr std::size_t kMostToHost = std::size_t{1} << 26;  // of a formula, which takes a second
+
 }  // namespace
 
 bool on_device(const void* pointer, std::size_t bytes) {
@@ -158,6 +161,15 @@ std::optional<bool> alike(const void* pointer, std::size_t bytes) {
   }
 }
 
+void forget_as(const FormulaPart& part, const void* pointer, std::size_t bytes) {
+  forget(pointer, bytes);
+  known_bytes().follows(address(pointer), bytes, part);
+}
+
+FormulaPart formula_at(const void* pointer, std::size_t bytes) {
+  return known_bytes().formula(address(pointer), bytes);
+}
+
 void clobber(const void* pointer) { known_bytes().clobber(address(pointer)); }
 
 bool known(const void* pointer, std::size_t bytes, Content content) {
@@ -177,6 +189,7 @@ std::span<const std::byte> known_around(const void* pointer) {
 void copy(void* destination, const void* source, std::size_t bytes) {
   if (bytes > kCountableBytes || !known(source, bytes)) {
     if (const auto value = alike(source, bytes)) forget_alike(destination, bytes, *value);
+    else if (const auto part = formula_at(source, bytes); part.formula) forget_as(part, destination, bytes);
     else if (known_bytes().uncomputed(address(source))) forget_integers(destination, bytes);
     else forget(destination, bytes);
     return;
@@ -190,7 +203,9 @@ void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   const bool real = bytes <= kCountableBytes && known(source, bytes);
   if (real && Derivation::picked()) note_once(kBalanced);
   if (real && Derivation::scored()) note_once(kScored);
-  if (!real && known_bytes().uncomputed(address(source))) note_once(kUncomputed);
+  const auto [formula, first] = formula_at(source, bytes);
+  if (formula && bytes <= kMostToHost) return formula->store(first, {static_cast<std::byte*>(destination), bytes});
+  if (!real && (formula || known_bytes().uncomputed(address(source)))) note_once(kUncomputed);
   if (alike(source, bytes) == true) std::memset(destination, 1, bytes);
   else if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
   else zero(destination, bytes);

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -32,8 +33,18 @@ inline constexpr std::size_t kCountableBytes = 8 * static_cast<std::size_t>(kCou
 // its memory was reused by a kernel whose outputs could not be told. kCountableFloat is a floating-point tensor beyond
 // kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kUncomputed is
 // not known: integers or truth values that read zero, of which the host is told when it reads them. kAllFalse and
-// kAllTrue are truth values that are alike, as many as there may be: none is stored, they read zero.
-enum class Content : std::uint8_t { kBytes, kInteger, kFloat, kCountableFloat, kUncomputed, kAllFalse, kAllTrue };
+// kAllTrue are truth values that are alike, as many as there may be: none is stored, they read zero. So do those of
+// kFormula, which can be computed.
+enum class Content : std::uint8_t {
+  kBytes,
+  kInteger,
+  kFloat,
+  kCountableFloat,
+  kUncomputed,
+  kAllFalse,
+  kAllTrue,
+  kFormula
+};
 
 // What a known value follows from; of several the last.
 enum class Assumption : std::uint8_t { kNone, kPick, kScore };
@@ -61,6 +72,19 @@ void forget_alike(const void* pointer, std::size_t bytes, bool value);
 
 // What every truth value of the range is, where they are known to be alike.
 std::optional<bool> alike(const void* pointer, std::size_t bytes);
+
+// Elements of a formula.
+class Formula;
+struct FormulaPart {
+  std::shared_ptr<const Formula> formula;
+  std::int64_t first = 0;  // bytes from its first element
+};
+
+// Likewise, with the elements of a formula from `part` on.
+void forget_as(const FormulaPart& part, const void* pointer, std::size_t bytes);
+
+// What the whole range is the elements of; no formula: of none, or several.
+FormulaPart formula_at(const void* pointer, std::size_t bytes);
 
 // An output of unknown extent begins at `pointer`.
 void clobber(const void* pointer);

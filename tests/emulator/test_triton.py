@@ -198,21 +198,25 @@ def test_what_follows_from_unknown_values_stays_unknown(emulate: Callable[..., A
     assert run.result == [0, 0]
 
 
-def test_flex_attention_goes_over_its_masks_blocks(emulate: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_flex_attention_goes_over_its_masks_blocks(
+    emulate: Callable[..., Any], tmp_path: Path, compiled: bool
+) -> None:
     """Forward two products over each, backward seven."""
     run = emulate(
-        """
+        f"""
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         documents = (torch.arange(1024) // 256).cuda()
-        masks = {
+        masks = {{
             "causal": lambda b, h, q, k: q >= k,
             "documents": lambda b, h, q, k: (q >= k) & (documents[q] == documents[k]),
-        }
-        attend, make = torch.compile(flex_attention, dynamic=False), torch.compile(create_block_mask)
+        }}
+        attend = torch.compile(flex_attention, dynamic=False)
+        make = torch.compile(create_block_mask) if {compiled} else create_block_mask
         q, k, v = (torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
-        result = {}
+        result = {{}}
         for name, mask in masks.items():
             blocks = make(mask, None, None, 1024, 1024)
             attend(q, k, v, block_mask=blocks).sum().backward()

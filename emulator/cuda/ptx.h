@@ -179,13 +179,17 @@ class PtxKernel {
     return op == Op::kLoad || op == Op::kStore || op == Op::kAtomic || op == Op::kAsyncCopy;
   }
 
+  // Whether there is a form for two numbers of 16 bits in a register.
+  static constexpr bool can_be_packed(Op op) { return op == Op::kAdd || op == Op::kMin || op == Op::kMax; }
+
   // What else a comparison's result depends on.
   enum class Combined : std::uint8_t { kNot, kAnd, kOr, kXor };
 
   struct Instruction {
     Op op = Op::kUnknown;
     Type type, source_type;
-    char how[5] = {};  // of a comparison, a shuffle or a reduction
+    bool packed = false;  // two of `type` in a register
+    char how[5] = {};     // of a comparison, a shuffle or a reduction
     Combined combined = Combined::kNot;
     int guard = -1;  // predicate register; -1: always executed
     bool guard_negated = false;

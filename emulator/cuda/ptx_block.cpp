@@ -72,6 +72,12 @@ int partner(std::string_view mode, int lane, std::uint64_t b, std::uint64_t c) {
   return inside ? from : -1;
 }
 
+// Of the lowest 16 bits.
+std::uint64_t half_of(Op op, Type type, std::uint64_t a, std::uint64_t b) {
+  const bool first = (op == Op::kMin) == less(a, b, type);
+  return narrow(op == Op::kAdd ? a + b : first ? a : b, {16, false});
+}
+
 std::uint64_t reduced(std::string_view how, Type type, std::uint64_t a, std::uint64_t b) {
   if (how == "add") return narrow(a + b, type);
   if (how == "min") return less(b, a, type) ? b : a;
@@ -322,6 +328,11 @@ bool PtxBlock::compute(const Instruction& instruction, const Sources& in) {
   const Type type = instruction.type, twice{type.bits * 2, type.is_signed}, from = instruction.source_type;
   const auto bits = static_cast<Bits>(type.bits);
   const bool remainder = instruction.op == Op::kRemainder;
+  if (instruction.packed) {
+    return map(in, [=, op = instruction.op](Bits a, Bits b, Bits) {
+      return half_of(op, type, a, b) | half_of(op, type, a >> 16, b >> 16) << 16;
+    });
+  }
   switch (instruction.op) {
     case Op::kMove: return map(in, [=](Bits a, Bits, Bits) { return narrow(a, type); });
     case Op::kAdd: return map(in, [=](Bits a, Bits b, Bits) { return narrow(a + b, type); });

@@ -257,9 +257,11 @@ class PtxParser {
     bool typed = false;
     for (std::string_view word : modifiers) {
       if (word == "v2" || word == "v4" || word == "v8") vector = word[1] - '0';
-      const auto type = parse_type(word);
-      const bool floating = type && word[0] == 'f';
-      if (floating && !PtxKernel::is_memory(instruction.op)) instruction.op = Op::kUnknown;
+      instruction.packed = instruction.packed || word == "s16x2" || word == "u16x2";
+      const auto type = parse_type(word.substr(0, word.find("x2")));
+      const bool floating = (type && word[0] == 'f') || word.starts_with("bf16");
+      const bool packed_otherwise = instruction.packed && !PtxKernel::can_be_packed(instruction.op);
+      if ((floating || packed_otherwise) && !PtxKernel::is_memory(instruction.op)) instruction.op = Op::kUnknown;
       if (type && !typed) instruction.type = *type;
       if (type) instruction.source_type = *type;  // the last: what cvt converts from
       typed = typed || type;

@@ -1,6 +1,6 @@
 // Decodes the cub kernels behind nonzero, boolean indexing, unique and small sorts (PyTorch 2.6 to 2.11,
 // ATen/native/cuda/Nonzero.cu, UniqueCub.cu, Sort.cu; cub 2.x). How many elements are kept reaches the host
-// and becomes a shape, so it must be right or, where unknown, zero.
+// and becomes a shape, so it must be right or, where unknown, one that scripts go on with.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -47,6 +47,19 @@ std::optional<ScalarType> nonzero_type(std::string_view iterator) {
   return std::nullopt;
 }
 
+constexpr std::int64_t kMostSelected = std::int64_t{1} << 23;  // whose positions take little of a device's memory
+
+// A mask that nobody computed selects all: scripts bound what they take of a selection, and fail with an empty one.
+// Not so what may be a lost map of tokens to experts, where all would be as many times too many as there are experts.
+bool selects_all(std::int64_t count, std::optional<ScalarType> nonzero) {
+  const bool mask = nonzero == ScalarType::kBool || nonzero == ScalarType::kUInt8;
+  return mask && count > 0 && count <= kMostSelected && !lost_any();
+}
+
+constexpr std::string_view kSelectsAll =
+    "a mask that nobody computes (boxes that overlap little, labels that match) is taken to select all: it may be more "
+    "than it would";
+
 // DeviceReduceSingleTileKernel<..>(In, int* out, N count, plus, ..) and DeviceReduceKernel<..>(In, int*
 // partial, N count, ..), a partial sum per block: In the NonZeroOp iterator or the partial sums.
 class Count : public Executor {
@@ -74,7 +87,11 @@ class Count : public Executor {
     if (nonzero_ == ScalarType::kBool) {
       if (const auto value = alike(data, static_cast<std::size_t>(count))) return *value ? count : 0;
     }
-    if (!known_elements(data, count, nonzero_.value_or(sum_))) return std::nullopt;
+    if (!known_elements(data, count, nonzero_.value_or(sum_))) {
+      if (!selects_all(count, nonzero_)) return std::nullopt;
+      note_once(kSelectsAll);
+      return count;
+    }
     std::int64_t total = 0;
     for (std::int64_t at = 0; at < count; ++at) {
       total += nonzero_ ? std::int64_t{is_nonzero(data, at, *nonzero_)} : element(data, at, sum_).i;
@@ -118,7 +135,9 @@ class Select : public Executor {
     const std::int64_t count = launch.argument<std::int32_t>(7);
     const auto* const data = launch.argument<const std::byte*>(flags_ ? 1 : 0);
     if (!on_device(kept, size_of(kept_))) return false;
-    if (!known_elements(data, count, flags_.value_or(element_))) {
+    const bool all = selects_all(count, flags_) && count <= kCountableElements;
+    const bool known_flags = known_elements(data, count, flags_.value_or(element_));
+    if (!known_flags && !all) {
       if (flags_ || count <= 0) forget(kept, size_of(kept_));
       else tell_one(kept, kept_);
       clobber(out);
@@ -127,7 +146,7 @@ class Select : public Executor {
     const auto first = launch.argument<std::int64_t>(0);  // of the counting iterator
     std::int64_t selected = 0;
     for (std::int64_t at = 0; at < count; ++at) {
-      if (!keep(data, at)) continue;
+      if (known_flags && !keep(data, at)) continue;
       const Lane value = flags_ ? Lane{.i = first + at} : element(data, at, element_);
       store(element_, value, out + static_cast<std::size_t>(selected++) * size_of(element_));
     }

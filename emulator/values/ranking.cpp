@@ -1,6 +1,6 @@
-// Decodes the kernels behind topk, sort and histograms (PyTorch 2.6 to 2.11, ATen/native/cuda/TensorTopK.cu, Sort.cu,
-// SortStable.cu, SummaryOps.cu; cub 2.x), and Transformer Engine's routers: which experts tokens go to, and how many
-// tokens each expert gets.
+// Decodes the kernels behind topk, sort, randperm and histograms (PyTorch 2.6 to 2.11, ATen/native/cuda/TensorTopK.cu,
+// Sort.cu, SortStable.cu, Randperm.cu, SummaryOps.cu; cub 2.x), and Transformer Engine's routers: which experts tokens
+// go to, and how many tokens each expert gets.
 //
 // What is picked by values that nobody computed is spread evenly, what is picked by a router's assumed scores likewise:
 // a router that is balanced, as its loss or its bias makes it, gives each expert equally many tokens. Row r of a top-k
@@ -354,6 +354,28 @@ std::unique_ptr<Executor> make_radix_pass(const Signature& kernel) {
   return std::make_unique<RadixPass>(*key, bytes, descending);
 }
 
+// randperm_handle_duplicate_keys_kernel<K, T>(K* keys, T* permuted, K mask, int count, ..), the last of torch.randperm
+// (Randperm.cu): any order is one that it may draw, and so the elements stay in theirs.
+class Permutation : public Executor {
+ public:
+  bool run(const Launch& launch) const override {
+    auto* const permuted = launch.argument<std::byte*>(1);
+    const std::int64_t count = launch.argument<std::int32_t>(3);
+    if (count <= 0 || !on_device(permuted, static_cast<std::size_t>(count) * 8)) return false;
+    forget(permuted, static_cast<std::size_t>(count) * 8);
+    if (!computes(count, ScalarType::kInt64, true)) return true;
+    Output output(ScalarType::kInt64);
+    for (std::int64_t at = 0; at < count; ++at) output.put(permuted + at * 8, Lane{.i = at});
+    return true;
+  }
+};
+
+std::unique_ptr<Executor> make_permutation(const Signature& kernel) {
+  const bool wide =
+      kernel.parameters.size() > 3 && kernel.parameters[1].find("OpaqueType<8>") != std::string_view::npos;
+  return wide ? std::make_unique<Permutation>() : nullptr;
+}
+
 // kernelHistogram1D<Out, In, I, ..>(TensorInfo<Out, I> counts, TensorInfo partial, TensorInfo<const In, I> values,
 //   int64_t bins, acc<In> least, acc<In> most, I total, ..), without weights: adds to the counts.
 class Histogram : public Executor {
@@ -450,6 +472,7 @@ std::unique_ptr<Executor> make_ranking(const Signature& kernel) {
   }
   if (kernel.name == "fill_reverse_indices_kernel") return std::make_unique<SegmentIndices>();
   if (kernel.name == "DeviceRadixSortOnesweepKernel") return make_radix_pass(kernel);
+  if (kernel.name == "randperm_handle_duplicate_keys_kernel") return make_permutation(kernel);
   if (kernel.name == "kernelHistogram1D") return make_histogram(kernel);
   return nullptr;
 }

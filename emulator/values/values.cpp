@@ -102,6 +102,8 @@ class KeptLaunch {
 
 thread_local Assumption assumed_input = Assumption::kNone;  // of the operation that this thread is at
 
+std::atomic<bool> anything_lost = false;
+
 // What is said where the host reads it: the way that the script takes from here on may follow from it.
 constexpr std::string_view kBalanced =
     "what is picked by values that nobody computes (a token's experts, a predicted class) is taken to be balanced: "
@@ -131,11 +133,14 @@ void Derivation::follow(Assumption found) { assumed_input = std::max(assumed_inp
 void Derivation::pick() { assumed_input = Assumption::kPick; }
 
 void lose(std::string_view what) {
+  anything_lost = true;
   annotate_once("{\"uncovered\": " +
                 json_quote(std::string(what) + ", which follows from the experts that tokens are "
                                                "taken to pick, read as zeros") +
                 "}");
 }
+
+bool lost_any() { return anything_lost; }
 
 void wrote(const void* pointer, std::size_t bytes, Content content) {
   known_bytes().wrote(address(pointer), bytes, content, assumed_input);

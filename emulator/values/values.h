@@ -134,5 +134,6 @@ class Derivation {
 
 // Tells the user that `what`, which follows from picks, was not computed: the prediction is INCOMPLETE.
 void lose(std::string_view what);
+bool lost_any();
 
 }  // namespace maya::values

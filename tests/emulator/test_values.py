@@ -367,7 +367,8 @@ def test_a_map_too_large_to_follow_is_told(emulate: Callable[..., Any]) -> None:
         """
         import torch
         picks = (torch.rand(1 << 15, 8, device="cuda") @ torch.rand(8, 64, device="cuda")).argmax(1)
-        result = (picks.unsqueeze(1) == torch.arange(64, device="cuda")).sum(0).tolist()
+        map = picks.unsqueeze(1) == torch.arange(64, device="cuda")
+        result = [len(map.nonzero()), *map.sum(0).tolist()]
         """
     )
     assert set(run.result) == {0}
@@ -431,7 +432,7 @@ def test_large_zeros_are_no_input_of_arithmetic(emulate: Callable[..., Any]) -> 
         ("x.isnan() | x.isinf()", 0),
         ("(x > -float('inf')).clone()", 1),
         ("torch.ones(4, 1 << 19, dtype=torch.bool, device='cuda').logical_not()", 0),
-        ("x > 0.5", None),  # is not known
+        ("x > 0.5", None),  # is not known: selects all
     ],
 )
 def test_a_mask_of_all_numbers_that_are_finite_selects_each_that_nobody_computed(
@@ -446,10 +447,35 @@ def test_a_mask_of_all_numbers_that_are_finite_selects_each_that_nobody_computed
                   mask.cpu().sum().item(), mask.any().item(), mask.any(1).tolist(), mask.all().item()]
         """
     )
-    count = (share or 0) << 21
+    selected, summed = (n << 21 for n in (1 if share is None else share, share or 0))
     all_true = share is None or bool(share)
-    assert run.result == [count] * 4 + [bool(share), [bool(share)] * 4, all_true]
+    assert run.result == [selected] * 3 + [summed, bool(share), [bool(share)] * 4, all_true]
     assert bool(run.trace.remarks) == (share is None)
+
+
+def test_a_sampler_of_boxes_that_nobody_computed_draws_as_many_as_it_may(emulate: Callable[..., Any]) -> None:
+    """As of detectors: a share of those that match, the rest of the others, joined by masks."""
+    run = emulate(
+        """
+        import torch
+        overlap = torch.rand(5000, device="cuda") * torch.rand(5000, device="cuda")
+        drawn = []
+        for matching, count in ((overlap >= 0.7, 128), (overlap < 0.3, 384)):
+            places = torch.where(matching)[0]
+            chosen = places[torch.randperm(places.numel(), device="cuda")[:count]]
+            drawn.append(torch.zeros(5000, dtype=torch.uint8, device="cuda"))
+            drawn[-1][chosen] = 1
+        result = [len(torch.where(mask)[0]) for mask in (*drawn, drawn[0] | drawn[1])]
+        """
+    )
+    assert run.result[:2] == [128, 384] and 384 <= run.result[2] <= 512
+    assert ["taken to select all" in note for note in run.trace.remarks] == [True]
+
+
+@pytest.mark.parametrize("count", [20, 3000, 100_000])
+def test_a_permutation_has_each_element_once(emulate: Callable[..., Any], count: int) -> None:
+    run = emulate(f"import torch\nresult = torch.randperm({count}, device='cuda').tolist()")
+    assert sorted(run.result) == list(range(count))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Which calls ran on which stream is known here; how long anything takes is not.
 
 from maya.trace.collate import collate
 from maya.trace.format import RawRank, TraceError, read_rank
-from maya.trace.period import find_period
+from maya.trace.period import find_period, find_repetition
 from maya.trace.store import holds_job, read_job, write_job
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "TraceError",
     "collate",
     "find_period",
+    "find_repetition",
     "holds_job",
     "read_job",
     "read_rank",

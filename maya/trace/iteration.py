@@ -14,7 +14,7 @@ from maya.launch.content import contents
 from maya.launch.types import Run
 from maya.trace.format import RawRank, TraceError, signatures
 from maya.trace.host import calls_alike
-from maya.trace.period import find_period
+from maya.trace.period import find_repetition
 from maya.trace.types import RecordKind
 from maya.trace.waits import resolve_waits
 
@@ -132,17 +132,26 @@ def factorised_before(raw: RawRank, cut: Cut) -> set[str]:
 
 
 def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
-    """A script without optimizer steps: what its calls repeat at the end."""
+    """A script without optimizer steps: what its calls repeat."""
     raw = calls.raw
-    period = find_period(signatures(raw, raw.records["stream"]))
-    if period is None:
+    repetition = find_repetition(signatures(raw, raw.records["stream"]), *_answered_and_worked(raw))
+    if repetition is None:
         notes.append(f"rank {raw.rank}: no optimizer step and no repetition; its whole run is one iteration")
         return Cut(raw.records, calls.alike, resolve_waits(raw.records["kind"], raw.records["arg"]), 1)
-    start, length = period
-    bounds = list(range(start, len(raw.records) + 1, length))
+    start, length, end = repetition
+    bounds = list(range(start, end + 1, length))
     repeats = "one call that repeats" if length == 1 else f"the {length} calls that repeat"
     notes.append(f"rank {raw.rank}: no optimizer step; an iteration is {repeats}")
     return _median(calls, bounds, notes)
+
+
+def _answered_and_worked(raw: RawRank) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """[records] Whether it is a copy to the host, and whether it is anything else that a device does."""
+    kind = raw.records["kind"]
+    to_host = [op for op, line in raw.operations.items() if line.get("direction") == "d2h"]
+    answered = (kind == RecordKind.MEMCPY) & np.isin(raw.records["op"], to_host)
+    work = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
+    return answered, np.isin(kind, work) & ~answered
 
 
 def _median(calls: Calls, bounds: list[int], notes: list[str]) -> Cut:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+_CUTS = 8  # a run of calls that repeat is looked for at so many places of the stream
 _BASE = np.uint64(0x9E3779B97F4A7C15 | 1)  # odd, so its powers never vanish modulo 2^64
 
 
@@ -32,6 +33,39 @@ def find_period(signatures: NDArray[np.uint64]) -> tuple[int, int] | None:
     candidates, coverage = candidates[whole], (candidates + repeated)[whole]
     winner = int(np.flatnonzero(2 * coverage > coverage.max())[0])
     return len(reverse) - int(coverage[winner]), int(candidates[winner])
+
+
+def find_repetition(
+    signatures: NDArray[np.uint64], answered: NDArray[np.bool_], worked: NDArray[np.bool_]
+) -> tuple[int, int, int] | None:
+    """(start, length, end) of the iteration that the stream repeats, and where it stops; None when there is none.
+
+    What repeats at the tail may be a small thing after a loop: what an evaluation makes of its metrics, the losses that
+    a script prints. So a run before it counts that covers twice as much, where the device answers the host (`answered`
+    [records]) in each round. Layers of a single pass repeat too, as do the parameters that a script loads, and those
+    answer nothing. Nor are answers alone an iteration, as of a script that saves what it has: the device does something
+    else in each (`worked`).
+    """
+    found = []
+    for cut in range(_CUTS, 0, -1):
+        run = _run_through(signatures, len(signatures) * cut // _CUTS)
+        if run is None:
+            continue
+        round_ = slice(run[0], run[0] + run[1])
+        if worked[round_].any() and (cut == _CUTS or answered[round_].any()):
+            found.append(run)
+    most = max((end - start for start, _, end in found), default=0)
+    return next((run for run in found if 2 * (run[2] - run[0]) >= most), None)
+
+
+def _run_through(signatures: NDArray[np.uint64], place: int) -> tuple[int, int, int] | None:
+    """(start, length, end) of what repeats before `place`, to where it stops after it."""
+    period = find_period(signatures[:place])
+    if period is None:
+        return None
+    start, length = period
+    goes_on = signatures[place:] == signatures[place - length : len(signatures) - length]
+    return start, length, place + (len(goes_on) if goes_on.all() else int(np.argmin(goes_on)))
 
 
 def _common_prefix(values: NDArray[np.uint64], starts: NDArray[np.intp]) -> NDArray[np.int64]:

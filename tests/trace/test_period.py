@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from maya.trace import find_period
+from maya.trace import find_period, find_repetition
 
 
 def stream(*parts: list[int]) -> NDArray[np.uint64]:
@@ -58,3 +58,29 @@ def brute_force(signatures: NDArray[np.uint64]) -> tuple[int, int] | None:
 def test_equals_the_definition(prefix: list[int], body: list[int], times: int, cut: int) -> None:
     signatures = stream(prefix, body * times, body[:cut])
     assert find_period(signatures) == brute_force(signatures)
+
+
+def repetition(*parts: list[int], answer: int = 9) -> tuple[int, int, int] | None:
+    signatures = stream(*parts)
+    answered = signatures == stream([answer])[0]
+    return find_repetition(signatures, answered, ~answered)
+
+
+def test_a_loop_counts_before_what_little_repeats_after_it() -> None:
+    batch = [1, 2, 3, 4, 5, 9]
+    assert repetition([7, 8], batch * 6, [6, 9] * 3) == (2, 6, 38)
+    assert repetition([7, 8], batch * 6, [10, 11, 12]) == (2, 6, 38)
+    assert repetition([7, 8], batch * 6) == (2, 6, 38)
+
+
+def test_what_repeats_at_the_tail_counts_before_a_loop_that_is_not_much_longer() -> None:
+    assert repetition([1, 2, 3, 9] * 6, [9, 5, 6] * 5) == (24, 3, 39)
+
+
+def test_layers_of_a_single_pass_are_no_iterations() -> None:
+    assert repetition([7, 8], [1, 2, 3] * 32, [4, 9]) is None
+
+
+def test_answers_alone_are_no_iteration() -> None:
+    assert repetition([7, 8, 1, 2, 3], [9] * 4) is None
+    assert repetition([1, 2, 9] * 4, [9] * 20) == (0, 3, 12)

@@ -51,6 +51,7 @@ WARM_STEPS = 9
 WARM_SECONDS, MOST_WARM_SECONDS = 1.0, 10.0
 WARM_CALLS = 30_000
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
+SEVERAL_UNLIKE = 4  # steps of a script that ended and never repeated, of half of which the mean is taken
 
 
 @dataclass
@@ -316,6 +317,8 @@ class Watch:
         ended = f"the script ended after {steps} optimizer steps: its last iteration stands for all"
         if seen := seen_at_most(hashes, max(self.wanted, 2)):
             period, iterations = seen
+            if iterations < 2 and steps >= SEVERAL_UNLIKE:
+                return replace(self._traced((steps - 1, steps), 1), alike=False)
             return self._traced(
                 steady_steps(hashes, period), period, ended if iterations < self.wanted else ""
             )

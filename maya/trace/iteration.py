@@ -48,7 +48,7 @@ def over_unlike(run: Run, calls: Sequence[Calls], notes: list[str]) -> Run:
     if run.alike:
         return run
     last = run.steady[1]
-    several = min(UNLIKE, last - 1)
+    several = min(UNLIKE, last // 2)  # the first ones set up
     unlike = f"no two iterations were alike in {last} optimizer steps"
     if several < 2 or not all(_has_one_optimizer(each.raw) for each in calls):
         notes.append(f"{unlike}: the last one is taken for all")

@@ -254,6 +254,16 @@ def test_of_iterations_that_are_never_alike_the_mean_of_several_stands_for_all(
     assert len(widths - {64}) == several
 
 
+@pytest.mark.parametrize(("steps", "several"), [(3, 1), (10, 5)])
+def test_nor_does_the_last_alone_of_a_script_that_ends_before_that(
+    launch: Launch, steps: int, several: int
+) -> None:
+    run = launch(UNLIKE.replace("OPTIMIZERS", "1").replace("500_000", str(steps)))
+    trace = collate(run)
+    assert trace.iterations_per_cycle == several
+    assert [f"mean of the last {several}" in note for note in trace.notes] == [several > 1]
+
+
 def test_stages_that_send_one_by_one_are_told_from_others_by_their_work(launch: Launch) -> None:
     run = launch(
         """

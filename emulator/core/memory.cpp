@@ -29,10 +29,15 @@ struct Owned {
   std::size_t mapped = 0;  // bytes to unmap at release(); 0: the range is someone else's
 };
 
+struct Taken {
+  std::size_t fixed = 0;
+  std::size_t managed = 0;  // moves to the host, page by page, where it leaves no room for what is fixed
+};
+
 struct Memory {
   std::mutex mutex;                        // guards: everything below
   std::map<std::uintptr_t, Owned> ranges;  // by base
-  std::array<std::size_t, kMaxDevices> taken{};
+  std::array<Taken, kMaxDevices> taken{};
   std::uint64_t next_id = 1;
 };
 
@@ -49,6 +54,10 @@ std::size_t capacity() {
   const RankConfig& config = rank_config();
   return config.memory_bytes - std::min(config.memory_bytes, config.context_bytes);
 }
+
+std::size_t resident(const Taken& taken) { return std::min(capacity(), taken.fixed + taken.managed); }
+
+std::size_t& part(Taken& taken, MemoryKind kind) { return kind == MemoryKind::kManaged ? taken.managed : taken.fixed; }
 
 // CUDA gives memory to a process in 2 MiB pages; smaller requests share one.
 std::size_t footprint(std::size_t bytes) {
@@ -79,39 +88,60 @@ void insert(const void* base, std::size_t bytes, MemoryKind kind, int device, st
   self.ranges[address] = Owned{{address, bytes, kind, device, self.next_id++}, mapped};
 }
 
-}  // namespace
+void note_refused(std::size_t bytes, std::size_t free) {
+  if (!recording()) return;
+  TraceHeader& header = process().trace.header();
+  header.oom_requested_bytes = bytes;
+  header.oom_free_bytes = free;
+  ++header.oom_count;
+}
 
-bool charge(std::size_t bytes, int device) {
+// Managed memory is never refused: what the device has no room for stays on the host (CUDA Programming Guide, "Unified
+// Memory", on oversubscription).
+bool take(std::size_t bytes, MemoryKind kind, int device) {
   Memory& self = memory();
+  std::size_t grown = 0;
+  bool paged = false;
   {
     std::lock_guard lock(self.mutex);
-    std::size_t& taken = self.taken.at(static_cast<std::size_t>(device));
-    if (taken + bytes > capacity()) {
-      if (recording()) {
-        TraceHeader& header = process().trace.header();
-        header.oom_requested_bytes = bytes;
-        header.oom_free_bytes = capacity() - taken;
-        ++header.oom_count;
-      }
+    Taken& taken = self.taken.at(static_cast<std::size_t>(device));
+    if (kind != MemoryKind::kManaged && taken.fixed + bytes > capacity()) {
+      note_refused(bytes, capacity() - taken.fixed);
       return false;
     }
-    taken += bytes;
-    note_taken(taken);
+    const std::size_t before = resident(taken);
+    part(taken, kind) += bytes;
+    grown = resident(taken) - before;
+    paged = taken.fixed + taken.managed > capacity();
+    note_taken(resident(taken));
   }
-  record(RecordKind::kAllocate, nullptr, 0, {.size = bytes});
+  if (paged)
+    annotate_once(
+        "{\"uncovered\": \"cudaMallocManaged: more than the device has room for, and no time for what moves between "
+        "it and the host\"}");
+  record(RecordKind::kAllocate, nullptr, 0, {.size = grown});
   return true;
 }
 
-void refund(std::size_t bytes, int device) {
+void give_back(std::size_t bytes, MemoryKind kind, int device) {
   Memory& self = memory();
+  std::size_t shrunk = 0;
   {
     std::lock_guard lock(self.mutex);
-    std::size_t& taken = self.taken.at(static_cast<std::size_t>(device));
-    taken -= std::min(taken, bytes);
-    note_taken(taken);
+    Taken& taken = self.taken.at(static_cast<std::size_t>(device));
+    const std::size_t before = resident(taken);
+    part(taken, kind) -= std::min(part(taken, kind), bytes);
+    shrunk = before - resident(taken);
+    note_taken(resident(taken));
   }
-  record(RecordKind::kFree, nullptr, 0, {.size = bytes});
+  record(RecordKind::kFree, nullptr, 0, {.size = shrunk});
 }
+
+}  // namespace
+
+bool charge(std::size_t bytes, int device) { return take(bytes, MemoryKind::kDevice, device); }
+
+void refund(std::size_t bytes, int device) { give_back(bytes, MemoryKind::kDevice, device); }
 
 void* reserve_address(std::size_t bytes, std::size_t alignment) {
   bytes = round_up(bytes, kPage);
@@ -171,10 +201,10 @@ bool remove_range(const void* base) {
 
 void* allocate(std::size_t bytes, MemoryKind kind, int device, std::size_t alignment) {
   const std::size_t counted = counts(kind) ? footprint(bytes) : 0;
-  if (counted && !charge(counted, device)) return nullptr;
+  if (counted && !take(counted, kind, device)) return nullptr;
   void* base = reserve_address(std::max<std::size_t>(bytes, 1), alignment);
   if (!base) {
-    if (counted) refund(counted, device);
+    if (counted) give_back(counted, kind, device);
     return nullptr;
   }
   insert(base, bytes, kind, device, round_up(std::max<std::size_t>(bytes, 1), kPage));
@@ -191,9 +221,10 @@ bool release(void* pointer) {
     owned = found->second;
     self.ranges.erase(found);
   }
-  if (counts(owned.allocation.kind)) values::forget(pointer, owned.allocation.bytes);
+  const Allocation& allocation = owned.allocation;
+  if (counts(allocation.kind)) values::forget(pointer, allocation.bytes);
   release_address(pointer, owned.mapped);
-  if (counts(owned.allocation.kind)) refund(footprint(owned.allocation.bytes), owned.allocation.device);
+  if (counts(allocation.kind)) give_back(footprint(allocation.bytes), allocation.kind, allocation.device);
   return true;
 }
 
@@ -211,8 +242,7 @@ bool is_device_pointer(const void* pointer) {
 
 MemoryInfo memory_info(int device) {
   std::lock_guard lock(memory().mutex);
-  const std::size_t taken = memory().taken.at(static_cast<std::size_t>(device));
-  return {capacity() - std::min(capacity(), taken), rank_config().memory_bytes};
+  return {capacity() - resident(memory().taken.at(static_cast<std::size_t>(device))), rank_config().memory_bytes};
 }
 
 }  // namespace maya

@@ -16,7 +16,7 @@ enum class MemoryKind : std::uint8_t {
   kDevice,      // cudaMalloc, cuMemAlloc, pools, a mapped cuMemCreate handle
   kPinned,      // cudaHostAlloc
   kRegistered,  // cudaHostRegister
-  kManaged,     // cudaMallocManaged; counts as device memory
+  kManaged,     // cudaMallocManaged; counts as device memory as far as there is room
 };
 
 struct Allocation {
@@ -27,9 +27,9 @@ struct Allocation {
   std::uint64_t id = 0;  // unique in the process, from 1 (CU_POINTER_ATTRIBUTE_BUFFER_ID)
 };
 
-// Zero-filled memory of `kind` at `alignment` (a power of two). Device and managed memory count
-// against the device's capacity less its context: nullptr over it, noted in the trace header's oom_*.
-// Records kAllocate for what it counts.
+// Zero-filled memory of `kind` at `alignment` (a power of two). Device memory counts against the device's
+// capacity less its context: nullptr over it, noted in the trace header's oom_*. Managed memory takes what
+// is left. Records kAllocate for what it counts.
 void* allocate(std::size_t bytes, MemoryKind kind, int device, std::size_t alignment = 512);
 
 // Gives back what allocate() returned; false: `pointer` is not the base of an allocation.

@@ -274,6 +274,26 @@ def test_out_of_memory_is_pytorchs_own_with_its_numbers(emulate: Emulate) -> Non
     assert run.trace.peak_reserved_bytes == 512 << 20
 
 
+def test_managed_memory_gives_way_to_the_devices_own_and_is_never_refused(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        runtime, paged, location = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p(), (ctypes.c_int * 2)(1, 0)
+        result = [runtime.cudaMallocManaged(ctypes.byref(paged), ctypes.c_size_t(700 << 20), 2),
+                  runtime.cudaMemPrefetchAsync(paged, ctypes.c_size_t(700 << 20), location, 0, None)]
+        kept = torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+        result += torch.cuda.mem_get_info()
+        result += [runtime.cudaFree(paged), *torch.cuda.mem_get_info()]
+        """,
+        memory_bytes=1 << 30,
+        context_bytes=100 << 20,
+    )
+    assert run.result == [0, 0, 0, 1 << 30, 0, 324 << 20, 1 << 30]
+    assert run.trace.peak_reserved_bytes == 924 << 20
+    (paging,) = run.trace.uncovered
+    assert paging.startswith("cudaMallocManaged: more than the device has room for")
+
+
 def test_freed_memory_can_be_taken_again(emulate: Emulate) -> None:
     run = emulate(
         """

@@ -19,7 +19,8 @@ ALWAYS = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.opt
 
 
 def heavy_imports(script: Path) -> list[str]:
-    """Modules of installed packages that `script`, and the user's own modules beside it, import at their top level.
+    """Modules of installed packages, and names in them, that `script` and the user's own modules beside it import at
+    their top level. Packages of many parts import one only when its name is asked for.
 
     The user's own modules are only read: what they do when they are imported is each rank's affair.
     """
@@ -141,7 +142,7 @@ def _own_files(name: str, folder: Path, alone: str) -> list[tuple[Path, str]]:
 
 
 def _is_installed(name: str, folder: Path, alone: str) -> bool:
-    """Whether `name` is a module (not an attribute of one) of an installed package."""
+    """Whether `name` is a module of an installed package, or may be a name in one."""
     top = name.partition(".")[0]
     if not alone and ((folder / top).exists() or (folder / f"{top}.py").exists()):
         return False  # the script's own folder comes first on its path
@@ -155,7 +156,8 @@ def _is_installed(name: str, folder: Path, alone: str) -> bool:
     roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     if not any(place.startswith(root) or "site-packages" in place for place in places for root in roots):
         return False
-    return top == name or _is_module_file(name, places)
+    module = name.rpartition(".")[0]
+    return module in ("", top) or _is_module_file(module, places) or _is_module_file(name, places)
 
 
 def _is_module_file(name: str, places: list[str]) -> bool:

@@ -150,7 +150,8 @@ def kill_group(pid: int) -> None:
 
 
 def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
-    """Imports `modules`. Says which of them read a rank's variables, and whether any needs an initialised CUDA."""
+    """Imports `modules`, and names in modules. Says which of them read a rank's variables, and whether any needs an
+    initialised CUDA."""
     if not modules:
         return {"warm": [], "rank_dependent": [], "needs_cuda": False}
     import torch
@@ -161,7 +162,7 @@ def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
         for module in with_compiler(modules):
             read.clear()
             try:
-                importlib.import_module(module)
+                _import(module)
             except Exception:  # the rank will meet it again, and report it as the script's own
                 continue
             (rank_dependent if read else imported).append(module)
@@ -173,6 +174,13 @@ def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
     gc.freeze()  # pages of what is imported stay shared with the ranks
     needs_cuda = torch.cuda.is_initialized() or bool(unknown)  # type: ignore[no-untyped-call]
     return {"warm": imported, "rank_dependent": rank_dependent, "needs_cuda": needs_cuda}
+
+
+def _import(name: str) -> None:
+    """A module, or as `from module import name` does."""
+    module, _, attribute = name.rpartition(".")
+    if not module or not hasattr(importlib.import_module(module), attribute):
+        importlib.import_module(name)
 
 
 @contextmanager

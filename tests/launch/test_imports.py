@@ -10,7 +10,7 @@ def test_only_installed_packages_imported_unconditionally(tmp_path):
         "import os\nimport pandas\nimport mine\nfrom rich.table import Table\nfrom . import sibling\n"
         "import no_such_package\nif True:\n    import yaml\n"
     )
-    assert heavy_imports(script) == ["pandas", "rich.table"]
+    assert heavy_imports(script) == ["pandas", "rich.table", "rich.table.Table"]
 
 
 def test_a_broken_script_is_left_to_the_rank(tmp_path):

@@ -51,7 +51,7 @@ def host_slices(
 
 
 def _rows(rank: RankTrace, times: RankTimeline, iteration: int) -> Iterator[tuple[int, ...]]:
-    columns = [rank.records[name] for name in ("kind", "operation", "blocking", "host_ns")]
+    columns = [*(rank.records[name] for name in ("kind", "operation", "blocking")), times.host_ns]
     columns += [times.issued[iteration], times.start[iteration], times.end[iteration]]
     return zip(*(column.tolist() for column in columns), strict=True)
 

@@ -170,6 +170,7 @@ def _rank_timelines(
         timelines.append(
             RankTimeline(
                 rank=rank.rank,
+                host_ns=program.arrays["host"][first:last],
                 issued=results["issued"][part].reshape(shape),
                 start=results["start"][part].reshape(shape)[:, leader],
                 end=results["end"][part].reshape(shape)[:, leader],

@@ -74,10 +74,12 @@ class RankTimeline:
     """Integer nanoseconds, one entry per record of the rank's iteration, for each simulated iteration.
 
     Shape [iterations, records]: `issued` when the host made the call, `start`/`end` of the device work
-    (of the host's wait for synchronisations, of the whole NCCL kernel for members of a group).
+    (of the host's wait for synchronisations, of the whole NCCL kernel for members of a group). `host_ns` [records] is
+    what the cluster's host works before each call.
     """
 
     rank: int
+    host_ns: NDArray[np.int64]
     issued: NDArray[np.int64]
     start: NDArray[np.int64]
     end: NDArray[np.int64]

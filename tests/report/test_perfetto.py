@@ -80,6 +80,14 @@ def test_host_waits_are_slices_of_the_host_track(events):
     assert waits == {"cudaDeviceSynchronize", "wait for the copy", "wait for the collective"}
 
 
+def test_host_slices_are_as_long_as_the_clusters_host_works(sample, events):
+    """Not as the reference host does, which is twice as fast."""
+    own = sample.timeline.ranks[0]
+    works = sum(event["dur"] for event in events if event["pid"] == own.rank and event.get("cat") == "host")
+    iterations = len(sample.timeline.iteration_end_ns)
+    assert works == pytest.approx(iterations * own.host_ns.sum() / 1000, rel=1e-3)
+
+
 def test_arrows_lead_from_recorded_work_to_the_work_that_waits(sample, events):
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event["ph"] == "f"}

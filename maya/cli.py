@@ -314,9 +314,10 @@ def _script(name: str) -> str:
     program = shutil.which(name, path=places)
     if program is None:
         raise MayaError(f"{name}: no such script (started in {Path.cwd()})")
-    with Path(program).open("rb") as file:
-        if b"python" not in file.readline(1024):
-            raise MayaError(f"{name}: {program} is not Python's")
+    from maya.launch.script import is_pythons
+
+    if not is_pythons(program):
+        raise MayaError(f"{name}: {program} is not Python's")
     return program
 
 

@@ -21,6 +21,15 @@ def run_script(name: str, argv: Sequence[str], is_module: bool) -> None:
         _run_path(name)
 
 
+def is_pythons(program: str) -> bool:
+    """Whether a program's text says that Python is to run it: in its first line, or, where pip found a path too long
+    for that, in a shell's second, which Python takes for a string."""
+    with Path(program).open("rb") as file:
+        first, second = file.readline(1024), file.readline(1024)
+    said = second if second.startswith(b"'''exec'") else first
+    return first.startswith(b"#!") and b"python" in said
+
+
 def _run_path(name: str) -> None:
     path = os.path.abspath(name)  # noqa: PTH100 - as the interpreter does it: symbolic links stay
     sys.path.insert(0, str(Path(path).resolve().parent))

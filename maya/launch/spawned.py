@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import shutil
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
-from maya.launch.script import run_script
+from maya.launch.script import is_pythons, run_script
 
 NOTE = "the script spawns its ranks itself: what they would run, those that Maya started run"
 
@@ -103,11 +104,12 @@ def _check_world(on_node: int, fewest: int, most: int) -> None:
 
 
 def script_of(command: list[str]) -> tuple[str, list[str], bool] | None:
-    """Of a command that starts Python: the script or module, its arguments, and whether it is a module. None for any
-    other command, and for one that gives Python its text."""
+    """Of a command that starts Python, or a program of Python's: the script or module, its arguments, and whether it is
+    a module. None for any other command, and for one that gives Python its text."""
     program, *rest = command
     if not Path(program).name.startswith("python"):
-        return None
+        file = shutil.which(program)
+        return (file, rest, False) if file and is_pythons(file) else None
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
         del rest[: 1 + (rest[0] in ("-W", "-X"))]  # -u, and the like; those two have a value
     is_module = rest[:1] == ["-m"]

@@ -1,7 +1,7 @@
 """Scripts that start scripts as processes of their own: a launcher for one device, or of a process for each.
 
-A rank that has not used its device yet, and waits for such a process to end, runs the script itself. So does a
-launcher's rank what the launcher means for a rank of its number; what it means for others, their own ranks run. Any
+A rank that has computed nothing on its device yet, and waits for such a process to end, runs the script itself. So does
+a launcher's rank what the launcher means for a rank of its number; what it means for others, their own ranks run. Any
 other process is started, and what it does with a device is not recorded.
 """
 
@@ -123,7 +123,7 @@ def _script_for_a_rank(*arguments: Any, **options: Any) -> _Script | None:
     ):
         return None
     script = script_of([os.fsdecode(part) for part in command])
-    if script is None or sys.modules["torch"].cuda.is_initialized():
+    if script is None or _has_device_memory():
         return None
     folder = os.fsdecode(given.get("cwd") or Path.cwd())
     name, argv, is_module = script
@@ -132,6 +132,12 @@ def _script_for_a_rank(*arguments: Any, **options: Any) -> _Script | None:
     if not launched and not imports_torch(name, is_module, Path(folder)):
         return None
     return _Script(name, argv, is_module, environment, folder, launched, _is_of_this_rank(environment))
+
+
+def _has_device_memory() -> bool:
+    """Whether this rank may have computed something. Packages ask about their device while they are imported."""
+    cuda = sys.modules["torch"].cuda
+    return cuda.is_initialized() and any(map(cuda.memory_reserved, range(cuda.device_count())))
 
 
 def _is_of_this_rank(environment: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,7 +180,13 @@ while processes:
 
 @pytest.mark.parametrize(
     ("starts", "world"),
-    [(ONE, 1), ("subprocess.run(command, env=environment, check=True)", 1), (EACH, 1), (EACH, 2)],
+    [
+        (ONE, 1),
+        ("subprocess.run(command, env=environment, check=True)", 1),
+        ("import torch; torch.cuda.current_device()" + ONE, 1),  # as packages do while they are imported
+        (EACH, 1),
+        (EACH, 2),
+    ],
 )
 def test_a_script_that_a_rank_starts_and_waits_for_runs_in_it(
     launch: Launch, tmp_path: Path, starts: str, world: int
@@ -190,6 +197,24 @@ def test_a_script_that_a_rank_starts_and_waits_for_runs_in_it(
     assert run.status == "traced", run.traceback
     trace = collate(run)
     assert NOTE in trace.notes and trace.operations
+
+
+@pytest.mark.parametrize(
+    "shebang", ["#!/usr/bin/env python3", "#!/bin/sh\n'''exec' /long/path/bin/python \"$0\" \"$@\"\n' '''"]
+)
+def test_a_program_of_pythons_that_a_rank_starts_is_a_script(
+    launch: Launch, tmp_path: Path, shebang: str
+) -> None:
+    """As torchrun is."""
+    in_results(tmp_path, "launcher", f"{shebang}\n{LAUNCHED}")
+    (tmp_path / "results" / "launcher").chmod(0o755)
+    starts = """
+    os.environ["PATH"] = sys.argv[1] + os.pathsep + os.environ["PATH"]
+    subprocess.run(["launcher", "--lr", "0.1"], env=environment | {"PATH": os.environ["PATH"]}, check=True)
+    """
+    run = launch(STARTING.replace("STARTS", textwrap.dedent(starts)), 2)
+    assert run.status == "traced", run.traceback
+    assert NOTE in collate(run).notes
 
 
 def test_a_started_script_that_runs_out_of_memory_is_told_as_such(launch: Launch, tmp_path: Path) -> None:

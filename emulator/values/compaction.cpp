@@ -9,6 +9,7 @@
 
 #include "core/recorder.h"
 #include "values/executor.h"
+#include "values/formula.h"
 
 namespace maya::values {
 namespace {
@@ -47,7 +48,8 @@ std::optional<ScalarType> nonzero_type(std::string_view iterator) {
   return std::nullopt;
 }
 
-constexpr std::int64_t kMostSelected = std::int64_t{1} << 23;  // whose positions take little of a device's memory
+constexpr std::int64_t kMostOperations = std::int64_t{1} << 30;  // to count a mask that is not stored
+constexpr std::int64_t kMostSelected = std::int64_t{1} << 23;    // whose positions take little of a device's memory
 
 // A mask that nobody computed selects all: scripts bound what they take of a selection, and fail with an empty one.
 // Not so what may be a lost map of tokens to experts, where all would be as many times too many as there are experts.
@@ -86,6 +88,8 @@ class Count : public Executor {
     if (count == 0) return 0;
     if (nonzero_ == ScalarType::kBool) {
       if (const auto value = alike(data, static_cast<std::size_t>(count))) return *value ? count : 0;
+      const auto [formula, first] = formula_at(data, static_cast<std::size_t>(count));
+      if (formula && count * formula->operations() <= kMostOperations) return formula->count_nonzero(first, count);
     }
     if (!known_elements(data, count, nonzero_.value_or(sum_))) {
       if (!selects_all(count, nonzero_)) return std::nullopt;
@@ -135,6 +139,7 @@ class Select : public Executor {
     const std::int64_t count = launch.argument<std::int32_t>(7);
     const auto* const data = launch.argument<const std::byte*>(flags_ ? 1 : 0);
     if (!on_device(kept, size_of(kept_))) return false;
+    if (flags_ && count > 0) store_formula(data, static_cast<std::size_t>(count) * size_of(*flags_));
     const bool all = selects_all(count, flags_) && count <= kCountableElements;
     const bool known_flags = known_elements(data, count, flags_.value_or(element_));
     if (!known_flags && !all) {

@@ -63,6 +63,14 @@ void Formula::read(const Input& input, std::int64_t offset, std::int64_t stride,
   if (stride == 0) std::ranges::fill(elements, elements.front());
 }
 
+std::int64_t Formula::count_nonzero(std::int64_t first, std::int64_t elements) const {
+  FormulaReader reader(*this);
+  const std::int64_t begin = first / static_cast<std::int64_t>(size_of(type_));
+  std::int64_t count = 0;
+  for (std::int64_t at = begin; at < begin + elements; ++at) count += reader.at(at).i != 0;
+  return count;
+}
+
 void Formula::store(std::int64_t first, std::span<std::byte> to) const {
   const std::size_t size = size_of(type_);
   FormulaReader elements(*this);

@@ -34,6 +34,9 @@ class Formula {
   // The elements from `first` on.
   void compute(std::int64_t first, std::span<Lane> elements) const;
 
+  // How many of the elements that begin `first` bytes from the first one are not zero.
+  std::int64_t count_nonzero(std::int64_t first, std::int64_t elements) const;
+
   // Their bytes from `first` on, of whole elements.
   void store(std::int64_t first, std::span<std::byte> to) const;
 

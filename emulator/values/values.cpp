@@ -175,6 +175,14 @@ FormulaPart formula_at(const void* pointer, std::size_t bytes) {
   return known_bytes().formula(address(pointer), bytes);
 }
 
+void store_formula(const void* pointer, std::size_t bytes) {
+  const auto [formula, first] = formula_at(pointer, bytes);
+  if (!formula || bytes > kCountableBytes) return;
+  auto* const data = static_cast<std::byte*>(const_cast<void*>(pointer));
+  formula->store(first, {data, bytes});
+  wrote(data, bytes, content_of(formula->type()));
+}
+
 void clobber(const void* pointer) { known_bytes().clobber(address(pointer)); }
 
 bool known(const void* pointer, std::size_t bytes, Content content) {

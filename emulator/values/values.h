@@ -86,6 +86,9 @@ void forget_as(const FormulaPart& part, const void* pointer, std::size_t bytes);
 // What the whole range is the elements of; no formula: of none, or several.
 FormulaPart formula_at(const void* pointer, std::size_t bytes);
 
+// Makes known what of the range follows from a formula, where it is not too much to be stored.
+void store_formula(const void* pointer, std::size_t bytes);
+
 // An output of unknown extent begins at `pointer`.
 void clobber(const void* pointer);
 

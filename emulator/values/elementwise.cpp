@@ -125,7 +125,7 @@ class Elementwise : public Executor {
       auto [formula, first] = formula_at(data, bytes);
       Formula::Input& input = inputs.emplace_back(Formula::Input{type, {}, std::move(formula), first});
       if (input.formula && input.formula->type() == type) continue;
-      if (input.formula || bytes > kSmallBytes || !known_operand(geometry, at, operands[at])) return nullptr;
+      if (input.formula || bytes > kCountableBytes || !known_operand(geometry, at, operands[at])) return nullptr;
       input.stored.assign(data, data + bytes);
     }
     if (Derivation::picked() || Derivation::scored()) return nullptr;

@@ -59,8 +59,10 @@ def test_what_is_made_of_a_large_mask_and_counted(emulate: Callable[..., Any]) -
             wide = mask & (columns > 100)
             other = mask.clone().t().contiguous()
             sums = rows[:, None] + columns  # integers
-            made = [mask.nonzero(), len(rows.new_empty(700, 900)[wide]) + rows[:1], mask.sum(), wide.sum(0), other.sum(1), other[10:].any(1), wide[:, :50].any(), (~mask).all(1),
-                    sums.sum(), sums.amax(1), (sums.int() > 1000).sum(), mask.cpu(), other[3:5].cpu()]
+            selected = torch.tensor(len(torch.empty(700, 900, device=rows.device)[wide]))
+            made = [mask.nonzero(), selected, mask.sum(), wide.sum(0), other.sum(1), other[10:].any(1),
+                    wide[:, :50].any(), (~mask).all(1), sums.sum(), sums.amax(1), (sums.int() > 1000).sum(),
+                    mask.cpu(), other[3:5].cpu()]
             return [it.cpu() for it in made]
         found, expected = counts(rows.cuda(), columns.cuda()), counts(rows, columns)
         result = [torch.equal(a, b) for a, b in zip(found, expected, strict=True)]

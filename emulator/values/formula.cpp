@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/hash.h"
 #include "values/evaluation.h"
 
 namespace maya::values {
@@ -14,7 +15,13 @@ Formula::Formula(const Functor& functor, const std::byte* object, const Geometry
       geometry_(geometry),
       type_(type),
       inputs_(std::move(inputs)) {
-  for (const Input& input : inputs_) operations_ += input.formula ? input.formula->operations() : 0;
+  hash_ = combine(combine(geometry.hash(), hash_bytes(object_)), static_cast<std::uint64_t>(type));
+  hash_ = combine(hash_, hash_bytes(std::as_bytes(std::span(&functor_.op, 1))));
+  for (const Input& input : inputs_) {
+    operations_ += input.formula ? input.formula->operations() : 0;
+    const std::uint64_t elements = input.formula ? input.formula->hash() : hash_bytes(input.stored);
+    hash_ = combine(combine(hash_, elements), static_cast<std::uint64_t>(input.first));
+  }
 }
 
 void Formula::compute(std::int64_t first, std::span<Lane> elements) const {

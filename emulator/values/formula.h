@@ -28,6 +28,8 @@ class Formula {
 
   ScalarType type() const { return type_; }
   std::size_t bytes() const { return static_cast<std::size_t>(geometry_.numel) * size_of(type_); }
+  // Of all that its elements follow from: equal ones have equal elements.
+  std::uint64_t hash() const { return hash_; }
   // Operations that one element takes.
   std::int64_t operations() const { return operations_; }
 
@@ -50,6 +52,7 @@ class Formula {
   ScalarType type_;
   std::vector<Input> inputs_;
   std::int64_t operations_ = 1;
+  std::uint64_t hash_ = 0;
 };
 
 // The elements [first, first + count) of a formula, at hand for one that asks for them one by one.

@@ -1,5 +1,9 @@
 #include "values/geometry.h"
 
+#include <span>
+
+#include "core/hash.h"
+
 namespace maya::values {
 namespace {
 
@@ -11,6 +15,13 @@ bool is_divider(std::uint32_t divisor, std::uint32_t magic, std::uint32_t shift)
 }
 
 }  // namespace
+
+std::uint64_t Geometry::hash() const {
+  std::uint64_t hash = combine(static_cast<std::uint64_t>(numel), static_cast<std::uint64_t>(dims));
+  hash = combine(hash, hash_bytes(std::as_bytes(std::span(sizes))));
+  for (const auto& of_operand : strides) hash = combine(hash, hash_bytes(std::as_bytes(std::span(of_operand))));
+  return hash;
+}
 
 bool read_calculator(const std::byte* bytes, int operands, int first, const std::size_t* units, Geometry& geometry) {
   const int dims = read_at<std::int32_t>(bytes, 0);

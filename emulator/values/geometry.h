@@ -17,6 +17,8 @@ struct Geometry {
   int dims = 0;
   std::array<std::int64_t, kMaxDims> sizes{};
   std::array<std::array<std::int64_t, kMaxDims>, kMaxOperands> strides{};  // [operand][dim]
+
+  std::uint64_t hash() const;
 };
 
 // sizeof(OffsetCalculator<operands, uint32_t>).

@@ -4,12 +4,15 @@
 //             const void* src; char* dst[2]; void* acc_buf; void* cta_buf; int* semaphores; int64_t base_idx;
 //             bool accumulate, final_output; int noutputs}
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/hash.h"
 #include "values/formula.h"
 #include "values/geometry.h"
 
@@ -302,9 +305,8 @@ class Reduction : public Executor {
     }
     const Lane scalar = load(shape_.scalar, launch.bytes(0));
     if (counts(arguments)) return true;
-    const auto stored = [&](std::int64_t offset) { return load(shape_.element, arguments.source + offset); };
-    if (is_float(shape_.element)) reduce<double>(arguments, scalar, stored);
-    else reduce<std::int64_t>(arguments, scalar, stored);
+    if (is_float(shape_.element)) reduce<double>(arguments, scalar);
+    else reduce<std::int64_t>(arguments, scalar);
     return true;
   }
 
@@ -361,21 +363,54 @@ class Reduction : public Executor {
 
   // Integers or truth values that follow from known ones, as long as that does not take minutes.
   bool reduces_formula(const Arguments& arguments) const {
-    constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostOfAll = std::int64_t{1} << 33;
-    static std::atomic<std::int64_t> operations_of_all{0};
     const auto whole = whole_input(arguments);
     if (shape_.kind == Kind::kOther || arguments.partial || !whole || is_float(shape_.element)) return false;
-    const std::size_t bytes = size_of(shape_.element);
-    const auto [formula, first] = formula_at(arguments.source, static_cast<std::size_t>(extent(*whole, 0, bytes)));
-    if (!formula || formula->type() != shape_.element || picks(arguments)) return false;
-    const std::int64_t operations = whole->numel * formula->operations();
-    if (operations > kMost || operations_of_all + operations > kMostOfAll) return false;
-    operations_of_all += operations;
-    FormulaReader elements(*formula);
-    reduce<std::int64_t>(arguments, {}, [&](std::int64_t offset) {
-      return elements.at((first + offset) / static_cast<std::int64_t>(bytes));
-    });
+    const bool scaled = shape_.kind == Kind::kMean || shape_.kind == Kind::kNorm;
+    if (arguments.results != 1 || picks(arguments) || scaled) return false;
+    const auto bytes = static_cast<std::size_t>(extent(*whole, 0, size_of(shape_.element)));
+    const FormulaPart part = formula_at(arguments.source, bytes);
+    if (!part.formula || part.formula->type() != shape_.element) return false;
+    const auto values = reduced(part, arguments, *whole);
+    if (!values) return false;
+    Output results(shape_.result, content_of(shape_.result, arguments.kept.numel));
+    std::size_t next = 0;
+    walk(arguments.kept, 1, [&](const auto& kept) { results.put(arguments.result + kept[0], values->at(next++)); });
     return true;
+  }
+
+  // In the order that the results are walked in; nullopt: it takes too many operations. A script may make the same mask
+  // in each iteration: what was found is kept.
+  std::optional<std::vector<Lane>> reduced(const FormulaPart& part, const Arguments& arguments,
+                                           const Geometry& whole) const {
+    constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostOfAll = std::int64_t{1} << 33;
+    constexpr std::size_t kMostKept = 64;
+    static std::mutex mutex;  // guards what follows
+    static std::int64_t operations_of_all = 0;
+    static std::map<std::uint64_t, std::vector<Lane>> found;
+    std::uint64_t key = combine(combine(part.formula->hash(), whole.hash()), arguments.kept.hash());
+    key = combine(combine(key, static_cast<std::uint64_t>(part.first)), static_cast<std::uint64_t>(shape_.kind));
+    key = combine(key, static_cast<std::uint64_t>(shape_.result));
+    const std::lock_guard lock(mutex);
+    if (const auto at = found.find(key); at != found.end()) return at->second;
+    const std::int64_t operations = whole.numel * part.formula->operations();
+    if (operations > kMost || operations_of_all + operations > kMostOfAll) return std::nullopt;
+    operations_of_all += operations;
+    if (found.size() >= kMostKept) found.clear();
+    return found[key] = reduced(part, arguments);
+  }
+
+  std::vector<Lane> reduced(const FormulaPart& part, const Arguments& arguments) const {
+    FormulaReader elements(*part.formula);
+    std::vector<Lane> results;
+    walk(arguments.kept, 2, [&](const auto& kept) {
+      Accumulator<std::int64_t> acc;
+      walk(arguments.reduced, 1, [&](const auto& reduced) {
+        const std::int64_t offset = part.first + kept[1] + reduced[0];
+        accumulate(shape_.kind, 0, acc, elements.at(offset / static_cast<std::int64_t>(size_of(shape_.element))).i, 0);
+      });
+      results.push_back(project(acc, {}).first);
+    });
+    return results;
   }
 
   // all() of what nobody computed is true, as any() of it is false: isfinite(gradients).all() and the like
@@ -420,15 +455,14 @@ class Reduction : public Executor {
     });
   }
 
-  // `element`: at an offset from the source.
-  template <class T, class Element>
-  void reduce(const Arguments& arguments, Lane scalar, Element element) const {
+  template <class T>
+  void reduce(const Arguments& arguments, Lane scalar) const {
     Output results(shape_.result, content_of(shape_.result, arguments.kept.numel)), second_results(second_type());
     walk(arguments.kept, 2, [&](const auto& kept) {
       Accumulator<T> acc;
       std::int64_t at = arguments.base_index;
       walk(arguments.reduced, 1, [&](const auto& reduced) {
-        const Lane x = element(kept[1] + reduced[0]);
+        const Lane x = load(shape_.element, arguments.source + kept[1] + reduced[0]);
         if constexpr (std::is_same_v<T, double>) accumulate<T>(shape_.kind, scalar.f, acc, x.f, at++);
         else accumulate<T>(shape_.kind, 0, acc, x.i, at++);
       });

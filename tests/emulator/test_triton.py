@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +183,79 @@ def test_integers_are_computed(emulate: Callable[..., Any], tmp_path: Path, dtyp
     )
     assert run.result == [True] * 6
     assert run.trace.uncovered == ()
+
+
+OPERATIONS = """
+import random
+
+import torch
+import triton
+import triton.language as tl
+
+def expression(draw, depth):
+    if depth == 0:
+        return draw.choice(["x", "y", "at", str(draw.choice([0, 1, 2, 3, 7, 31, 100]))])
+    a, b, c = (expression(draw, depth - 1) for _ in range(3))
+    return draw.choice([
+        f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"({a} & {b})", f"({a} | {b})", f"({a} ^ {b})",
+        f"(({a}) >> {draw.randrange(4)})", f"(({a}) << {draw.randrange(4)})", f"(({a}) // {draw.choice([3, 5, 8])})",
+        f"(({a}) % {draw.choice([3, 7, 16])})", f"tl.minimum({a} + x, {b} + x)", f"tl.maximum({a} + x, {b} + x)",
+        f"tl.where(({a}) > ({b}), {c}, {a})", f"tl.where((({a}) <= ({b})) & (x != {c}), {b}, {c})",
+        f"(({a} + x).to(tl.{draw.choice(['int8', 'int16', 'int32', 'int64', 'uint8', 'uint32'])}))",
+    ])
+
+KERNEL = '''
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(X, Y, Z, n, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    x = tl.load(X + at, at < n, 0)
+    y = tl.load(Y + at, at < n, 1)
+    tl.store(Z + at, ({} + x).to(tl.int64), at < n)
+'''
+
+def results(device, folder):
+    draw, found = random.Random(0), []
+    for number in range(16):
+        source = KERNEL.format(expression(draw, draw.randrange(1, 4)))
+        with open(f"{folder}/kernel_{number}.py", "w") as file:
+            file.write(source)
+        kernel = __import__(f"kernel_{number}").kernel
+        dtypes = [draw.choice([torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]) for _ in "xy"]
+        N, warps = draw.choice([64, 128, 512]), draw.choice([1, 2, 4])
+        n = 3 * N - draw.choice([0, 5, N // 2])
+        x, y = (torch.tensor([draw.randrange(100) - 30 for _ in range(n)]).to(dtype) for dtype in dtypes)
+        z = torch.zeros(n, dtype=torch.int64, device=device)
+        kernel[(3,)](x.to(device), y.to(device), z, n, N=N, num_warps=warps)
+        found.append(z.tolist())
+    return found
+"""
+
+
+def test_operations_are_those_of_tritons_interpreter(emulate: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "operations.py").write_text(OPERATIONS)
+    interpreted = subprocess.run(
+        [sys.executable, "-c", "import json, operations; print(json.dumps(operations.results('cpu', '.')))"],
+        cwd=tmp_path,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": "."},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    run = emulate(
+        """
+        import os, sys
+        from operations import results
+        os.makedirs("kernels")
+        sys.path.insert(0, "kernels")
+        result = results("cuda", "kernels")
+        """,
+        files={"operations.py": OPERATIONS},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert run.result == json.loads(interpreted.stdout)
 
 
 def test_what_follows_from_unknown_values_stays_unknown(emulate: Callable[..., Any], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ constexpr std::uint8_t kKnown = 1, kUnknown = 0;
 constexpr std::uint64_t kNothing = 0;
 
 std::uint64_t narrow(std::uint64_t bits, Type type) {
-  if (type.bits >= 64) return bits;
+  if (type.bits >= 64 || type.bits <= 0) return type.bits > 0 ? bits : 0;
   const int unused = 64 - type.bits;
   bits <<= unused;
   return type.is_signed ? static_cast<std::uint64_t>(static_cast<std::int64_t>(bits) >> unused) : bits >> unused;
@@ -298,8 +298,8 @@ void PtxBlock::compute(const Instruction& instruction) {
   for (std::size_t i = 0; i < count; ++i) in[i] = source(instruction.sources[i]);
   const std::int16_t pointer = std::max({in[0].pointer, in[1].pointer, in[2].pointer});
   if (!compute(instruction, in)) return write_unknown(instruction);
-  if (instruction.results.size() > 1) write_unknown(instruction);  // the second of a comparison's two
   write(instruction.results.front(), pointer);
+  write_unknown(instruction, 1);  // of a comparison that gives its contrary, too
 }
 
 // The result of each lane, and whether it is known.
@@ -436,8 +436,8 @@ void PtxBlock::shuffle(const Instruction& instruction) {
     result_[lane] = there ? value.of(from) : 0;
     result_known_[lane] = there && value.is_known(from);
   }
-  if (instruction.results.size() > 1) write_unknown(instruction);  // whether there was a partner
   write(instruction.results.front(), -1);
+  write_unknown(instruction, 1);  // whether there was a partner
 }
 
 // Over the lanes of each warp.
@@ -640,9 +640,10 @@ void PtxBlock::write(int index, std::int16_t pointer) {
   }
 }
 
-void PtxBlock::write_unknown(const Instruction& instruction) {
+void PtxBlock::write_unknown(const Instruction& instruction, std::size_t first) {
+  if (instruction.results.size() <= first) return;
   std::ranges::fill(result_known_, std::uint8_t{0});
-  for (const int index : instruction.results) write(index, -1);
+  for (const int index : std::span(instruction.results).subspan(first)) write(index, -1);
 }
 
 }  // namespace maya::cuda

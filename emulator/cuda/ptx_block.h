@@ -106,7 +106,7 @@ class PtxBlock {
   template <class Function>
   bool map(const Sources& in, Function function);
   void write(int index, std::int16_t pointer);
-  void write_unknown(const Instruction& instruction);
+  void write_unknown(const Instruction& instruction, std::size_t first = 0);  // its results from the first-th on
 
   const PtxKernel& kernel_;
   const PtxLaunch& launch_;

@@ -112,6 +112,8 @@ class Elementwise : public Executor {
     return true;
   }
 
+  static constexpr std::int64_t kMostOperations = 64;  // of a formula's element
+
   // nullptr: not integers or truth values that follow from known ones.
   std::shared_ptr<const Formula> formula_of(const Geometry& geometry, const Operands& operands,
                                             const std::byte* object) const {
@@ -126,10 +128,13 @@ class Elementwise : public Executor {
       Formula::Input& input = inputs.emplace_back(Formula::Input{type, {}, std::move(formula), first});
       if (input.formula && input.formula->type() == type) continue;
       if (input.formula || bytes > kCountableBytes || !known_operand(geometry, at, operands[at])) return nullptr;
+      if (Derivation::picked() || Derivation::scored()) return nullptr;
       input.stored.assign(data, data + bytes);
     }
-    if (Derivation::picked() || Derivation::scored()) return nullptr;
-    return std::make_shared<const Formula>(*functor_, object, geometry, operands[0].type, std::move(inputs));
+    const auto formula =
+        std::make_shared<const Formula>(*functor_, object, geometry, operands[0].type, std::move(inputs));
+    // A counter that is counted up in place follows from all that it was.
+    return formula->operations() <= kMostOperations ? formula : nullptr;
   }
 
   // Whether the output is dense, and its elements lie as they are walked.

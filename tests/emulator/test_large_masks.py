@@ -91,6 +91,21 @@ def test_a_mask_of_what_is_written_later_is_of_what_was_there(emulate: Callable[
     assert run.result == [400 * 401 // 2, 0, 0]
 
 
+def test_a_large_counter_is_followed_for_a_while(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        counter = torch.arange(300).cuda()[:, None] + torch.arange(300).cuda()
+        result = []
+        for step in range(20_000):
+            counter += 1
+            if step in (9, 19_999):
+                result.append(counter.amax().item())
+        """
+    )
+    assert run.result == [299 + 299 + 10, 0]
+
+
 def test_a_mask_that_follows_from_unknown_values_is_not_known(emulate: Callable[..., Any]) -> None:
     run = emulate(
         """

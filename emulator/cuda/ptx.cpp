@@ -51,8 +51,6 @@ PtxKernel::Written written_span(const Reached& reached, int argument, const void
   return {argument, static_cast<std::int64_t>(reached.lowest - base), reached.highest - reached.lowest};
 }
 
-constexpr std::uint32_t kWarp = 32;
-
 std::uint64_t blocks_of(const PtxLaunch& launch) {
   return std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
 }

@@ -14,6 +14,8 @@
 
 namespace maya::cuda {
 
+constexpr std::uint32_t kWarp = 32;  // threads
+
 struct Interval {
   std::uint64_t begin, bytes;
 };

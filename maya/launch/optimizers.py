@@ -11,12 +11,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from maya.launch.steady import MAX_PERIOD
+
 _CONTINUES = 2**32 - 1  # kContinues of emulator/core/process_state.h
 
 
 def tell_apart() -> None:
     """From here on each step is recorded with the number of its optimizer, from 1. One that is handed some of its
-    parameters at a time, as DeepSpeed's ZeRO does with each group of them, takes one step until some come again."""
+    parameters at a time, as DeepSpeed's ZeRO does with each group of them, takes one step until some come again. Those
+    after the MAX_PERIOD-th go on with its step: a script may have one for each parameter, to step in the backward pass.
+    """
     name = ctypes.CDLL(None).maya_name_optimizer
     numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
     parts: WeakKeyDictionary[Optimizer, list[ref[Tensor]]] = WeakKeyDictionary()
@@ -29,7 +33,7 @@ def tell_apart() -> None:
         stepped = [part for part in parts.get(optimizer, ()) if part() is not None]
         continues = first is not None and stepped and all(part() is not first for part in stepped)
         parts[optimizer] = [*(stepped if continues else ()), *(() if first is None else (ref(first),))]
-        name(_CONTINUES if continues else numbers[optimizer])
+        name(_CONTINUES if continues or numbers[optimizer] > MAX_PERIOD else numbers[optimizer])
 
     register_optimizer_step_pre_hook(steps)
 

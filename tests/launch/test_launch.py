@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,29 @@ def test_two_steps_an_iteration_are_found(launch: Launch) -> None:
         """)
     assert run.status == "traced", run.traceback
     assert run.period == 2
+
+
+def test_an_optimizer_for_each_parameter_that_steps_in_the_backward_pass(launch: Launch) -> None:
+    run = launch("""
+        import torch
+        net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(10))).cuda()
+        optimizers = {parameter: torch.optim.AdamW([parameter], fused=True) for parameter in net.parameters()}
+        def step(parameter):
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(step)
+        for iteration in range(500_000):
+            net(torch.randn(4, 64, device="cuda")).sum().backward()
+        """)
+    assert run.status == "traced" and run.alike, run.traceback
+    trace = collate(run)
+    assert trace.iterations_per_cycle == 1
+    launched = Counter(int(record["operation"]) for record in trace.ranks[0].records)
+    steps = [
+        number for number, each in enumerate(trace.operations) if "FusedAdam" in getattr(each, "name", "")
+    ]
+    assert sum(launched[number] for number in steps) == 20  # of each parameter one
 
 
 PREPARED = """

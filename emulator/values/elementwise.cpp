@@ -66,19 +66,31 @@ class Elementwise : public Executor {
 
  private:
   void evaluate(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
+    constexpr std::size_t kMost = Evaluation::kMost;
     const auto tensors = static_cast<std::size_t>(functor_->tensors);
-    std::array<Lane, kMaxOperands - 1> lanes;
+    std::array<std::array<Lane, kMost>, kMaxOperands - 1> inputs;
     std::array<ScalarType, kMaxOperands - 1> types;
+    std::array<Lane, kMost> results;
+    std::array<std::byte*, kMost> to;
+    std::size_t count = 0;
     for (std::size_t at = 0; at < tensors; ++at) types[at] = operands[at + 1].type;
     Evaluation evaluation(*functor_, object);
     Output output(operands[0].type, content_of(operands[0].type, geometry.numel));
+    const auto compute_gathered = [&] {
+      evaluation.of_each({inputs.data(), tensors}, {types.data(), tensors}, std::span(results).first(count));
+      for (std::size_t i = 0; i < count; ++i) {
+        output.put(to[i], cast(functor_->result, operands[0].type, results[i]));
+      }
+      count = 0;
+    };
     walk(geometry, functor_->tensors + 1, [&](const auto& offsets) {
       for (std::size_t at = 0; at < tensors; ++at) {
-        lanes[at] = load(types[at], operands[at + 1].data + offsets[at + 1]);
+        inputs[at][count] = load(types[at], operands[at + 1].data + offsets[at + 1]);
       }
-      const Lane result = evaluation.of({lanes.data(), tensors}, {types.data(), tensors});
-      output.put(operands[0].data + offsets[0], cast(functor_->result, operands[0].type, result));
+      to[count++] = operands[0].data + offsets[0];
+      if (count == kMost) compute_gathered();
     });
+    if (count > 0) compute_gathered();
   }
 
   static std::size_t type_bytes(std::int8_t number) {

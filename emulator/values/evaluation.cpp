@@ -1,5 +1,7 @@
 #include "values/evaluation.h"
 
+#include <algorithm>
+
 namespace maya::values {
 
 Evaluation::Evaluation(const Functor& functor, const std::byte* object) : functor_(functor) {
@@ -32,7 +34,7 @@ void Evaluation::of_each(std::span<std::array<Lane, kMost>> tensors, std::span<c
   for (int at = 0; at < functor_.source_count; ++at) {
     const Source& source = functor_.sources[at];
     std::array<Lane, kMost>& elements = source.tensor ? tensors[tensor] : scalars[at];
-    if (!source.tensor) elements.fill(lanes_[at]);
+    if (!source.tensor) std::ranges::fill(std::span(elements).first(results.size()), lanes_[at]);
     else if (types[tensor] != source.type) {
       for (Lane& lane : std::span(elements).first(results.size())) lane = cast(types[tensor], source.type, lane);
     }

@@ -51,7 +51,6 @@ class PtxContents {
   PtxContents() = default;
   PtxContents(std::vector<PtxRead> read, void** arguments);
 
-  bool empty() const { return read_.empty(); }
   // Whether it is known and the same for a launch with these arguments.
   bool hold(void** arguments) const;
 

@@ -111,7 +111,6 @@ void PtxBlock::load_shared(const Instruction& instruction, const Source& address
 
 void PtxBlock::store_shared(const Instruction& instruction, const Source& address) {
   const std::size_t bytes = static_cast<std::size_t>(instruction.type.bits) / 8;
-  if (shared_.empty()) shared_.resize(kSharedBytes), shared_known_.resize(kSharedBytes);
   for (std::size_t i = 1; i < instruction.sources.size(); ++i) {
     const Source value = source(instruction.sources[i]);
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
@@ -137,7 +136,6 @@ void PtxBlock::load_matrices(const Instruction& instruction, const Source& rows)
 }
 
 void PtxBlock::store_matrices(const Instruction& instruction, const Source& rows) {
-  if (shared_.empty()) shared_.resize(kSharedBytes), shared_known_.resize(kSharedBytes);
   for (std::size_t i = 1; i < instruction.sources.size(); ++i) {
     const Source value = source(instruction.sources[i]);
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
@@ -161,6 +159,7 @@ void PtxBlock::read_shared(std::size_t lane, std::uint64_t address, Type type) {
 }
 
 void PtxBlock::write_shared(std::uint64_t address, std::size_t bytes, std::uint64_t bits, bool known) {
+  if (shared_.empty()) shared_.resize(kSharedBytes), shared_known_.resize(kSharedBytes);
   if (address + bytes > shared_.size()) return;
   std::memcpy(&shared_[address], &bits, bytes);
   std::fill_n(&shared_known_[address], bytes, std::uint8_t{known && together_});

@@ -242,19 +242,25 @@ const Outcome* find_outcome(const std::vector<Outcome>& outcomes, const PtxLaunc
   return at == outcomes.end() ? nullptr : &*at;
 }
 
-// What the launch moves through global memory, found once per shape and contents.
-std::optional<PtxKernel::Moved> moved_by(Function* function, const PtxLaunch& launch) {
-  if (function == nullptr || !function->ptx || launch.arguments == nullptr || !recording()) return std::nullopt;
+// What launches of this one's shape came to so far; nullptr: there is no PTX to run.
+Function::Outcomes* outcomes_of(Function* function, const PtxLaunch& launch) {
+  if (function == nullptr || !function->ptx || launch.arguments == nullptr || !recording()) return nullptr;
   const std::string shape = shape_of(*function->ptx, launch);
   const std::lock_guard lock(function->mutex);
-  if (const auto* known = find_outcome(function->outcomes[shape].moved, launch)) return *known;
+  return &function->outcomes[shape];
+}
+
+// What the launch moves through global memory, found once per shape and contents.
+std::optional<PtxKernel::Moved> moved_by(Function& function, Function::Outcomes& outcomes, const PtxLaunch& launch) {
+  const std::lock_guard lock(function.mutex);
+  if (const auto* known = find_outcome(outcomes.moved, launch)) return *known;
   // A kernel whose integers change with every launch is not worth running again for each.
   constexpr int kMostRuns = 256, kMostInVain = 16;
-  if (function->runs >= kMostRuns || function->in_vain >= kMostInVain) return std::nullopt;
-  ++function->runs;
-  const auto moved = function->ptx->moved(launch);
-  if (moved) function->outcomes[shape].moved.push_back(*moved);
-  else ++function->in_vain;
+  if (function.runs >= kMostRuns || function.in_vain >= kMostInVain) return std::nullopt;
+  ++function.runs;
+  const auto moved = function.ptx->moved(launch);
+  if (moved) outcomes.moved.push_back(*moved);
+  else ++function.in_vain;
   return moved;
 }
 
@@ -262,8 +268,7 @@ std::optional<PtxKernel::Moved> moved_by(Function* function, const PtxLaunch& la
 void forget_results(const PtxKernel::Moved& moved, void** arguments, void* stream) {
   std::vector<std::pair<std::byte*, std::size_t>> results;  // 0 bytes: nobody knows how many
   for (const PtxKernel::Written& written : moved.written) {
-    std::byte* to = nullptr;
-    std::memcpy(&to, arguments[written.argument], sizeof to);
+    auto* const to = reinterpret_cast<std::byte*>(address_argument(arguments, written.argument));
     if (is_device_pointer(to)) results.emplace_back(written.bytes == 0 ? to : to + written.first, written.bytes);
   }
   const auto forget = [results = std::move(results)] {
@@ -277,13 +282,13 @@ void forget_results(const PtxKernel::Moved& moved, void** arguments, void* strea
 }
 
 // Integers and truth values that follow from known ones, found once per shape and contents.
-std::optional<PtxKernel::Results> results_of(Function& function, const PtxLaunch& launch) {
+std::optional<PtxKernel::Results> results_of(Function& function, Function::Outcomes& outcomes,
+                                             const PtxLaunch& launch) {
   constexpr std::uint64_t kMostSteps = 4'000'000'000, kMostStepsOfAll = 40'000'000'000;
   constexpr std::size_t kMostKept = 8;
   static std::atomic<std::uint64_t> all_steps{0};
-  const std::string shape = shape_of(*function.ptx, launch);
   const std::lock_guard lock(function.mutex);
-  std::vector<PtxKernel::Results>& kept = function.outcomes[shape].results;
+  std::vector<PtxKernel::Results>& kept = outcomes.results;
   if (const auto* known = find_outcome(kept, launch)) return *known;
   if (all_steps > kMostStepsOfAll) return std::nullopt;
   std::uint64_t steps_left = kMostSteps;
@@ -297,9 +302,7 @@ std::optional<PtxKernel::Results> results_of(Function& function, const PtxLaunch
 
 void write_results(const PtxKernel::Results& results, void** arguments) {
   for (const auto& [argument, first, bytes, known] : results.stored) {
-    std::byte* to = nullptr;
-    std::memcpy(&to, arguments[argument], sizeof to);
-    to += first;
+    auto* const to = reinterpret_cast<std::byte*>(address_argument(arguments, argument)) + first;
     if (!is_device_pointer(to) || !is_device_pointer(to + bytes.size() - 1)) continue;
     if (known) {
       std::ranges::copy(bytes, to);
@@ -324,13 +327,14 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
     if (!unpacked.empty()) arguments = unpacked.data();
   }
   const PtxLaunch shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, arguments};
-  const auto moved = moved_by(function, shape);
+  Function::Outcomes* const outcomes = outcomes_of(function, shape);
+  const auto moved = outcomes == nullptr ? std::nullopt : moved_by(*function, *outcomes, shape);
   if (function != nullptr && function->multiplies && !moved && recording()) tell_products(*function);
   const PtxKernel::Moved known = moved.value_or(PtxKernel::Moved{});
   record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, known.bytes, known.work);
   if (!moved) return Result::kSuccess;
   const values::Derivation computed;
-  const auto results = capturing(stream) ? std::nullopt : results_of(*function, shape);
+  const auto results = capturing(stream) ? std::nullopt : results_of(*function, *outcomes, shape);
   if (results) write_results(*results, arguments);
   else forget_results(*moved, arguments, stream);
   return Result::kSuccess;

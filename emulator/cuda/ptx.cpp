@@ -44,27 +44,20 @@ void add_block(Reached& reached, Touched& touched, bool last) {
   }
 }
 
-PtxKernel::Written written_span(const Reached& reached, int argument, const void* value) {
+PtxKernel::Written written_span(const Reached& reached, int argument, void** arguments) {
   if (!reached.spans || reached.highest <= reached.lowest) return {argument, 0, 0};
-  std::uint64_t base = 0;
-  std::memcpy(&base, value, sizeof base);
+  const std::uint64_t base = address_argument(arguments, argument);
   return {argument, static_cast<std::int64_t>(reached.lowest - base), reached.highest - reached.lowest};
 }
 
-std::uint64_t blocks_of(const PtxLaunch& launch) {
-  return std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
-}
-
-std::uint32_t threads_of(const PtxLaunch& launch) { return launch.block[0] * launch.block[1] * launch.block[2]; }
-
-std::uint32_t warps_of(const PtxLaunch& launch) { return (threads_of(launch) + kWarp - 1) / kWarp; }
+std::uint32_t warps_of(const PtxLaunch& launch) { return (launch.threads() + kWarp - 1) / kWarp; }
 
 enum class Threads : std::uint8_t { kAll, kOuterWarps };
 
 std::vector<std::uint32_t> chosen_threads(const PtxLaunch& launch, Threads which) {
   const std::uint32_t last_warp = warps_of(launch) - 1;
   std::vector<std::uint32_t> threads;
-  for (std::uint32_t thread = 0; thread < threads_of(launch); ++thread) {
+  for (std::uint32_t thread = 0; thread < launch.threads(); ++thread) {
     const std::uint32_t warp = thread / kWarp;
     if (which == Threads::kAll || warp == 0 || warp == last_warp) threads.push_back(thread);
   }
@@ -144,7 +137,7 @@ bool sample(const PtxKernel& kernel, const PtxLaunch& launch, Threads which, Ptx
   PtxBlock chosen(kernel, launch, chosen_threads(launch, which), loads), first(kernel, launch, {0}, loads);
   // What a thread gets from others decides where some kernels go: one alone cannot tell.
   PtxBlock& representative = first.run(0, steps_left) ? first : chosen;
-  const std::uint64_t last = blocks_of(launch) - 1;
+  const std::uint64_t last = launch.blocks() - 1;
   for (const std::uint64_t index : sampled_blocks(last + 1)) {
     if (!chosen.run(index, steps_left)) return false;
     samples.add(chosen, index == last);
@@ -169,7 +162,7 @@ PtxKernel::Moved moved_by(const PtxLaunch& launch, Threads which, Samples& sampl
     moved.bytes += reached.spans ? std::min(all, reached.highest - reached.lowest) : all;
     const auto& [argument, written] = where;
     if (!written || argument < 0) continue;
-    moved.written.push_back(which == Threads::kAll ? written_span(reached, argument, launch.arguments[argument])
+    moved.written.push_back(which == Threads::kAll ? written_span(reached, argument, launch.arguments)
                                                    : PtxKernel::Written{argument, 0, 0});
   }
   moved.follows_from = PtxContents(samples.read.apart(), launch.arguments);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,7 +18,17 @@ struct PtxLaunch {
   std::uint32_t grid[3];
   std::uint32_t block[3];
   void** arguments;  // as cuLaunchKernel's kernelParams
+
+  std::uint64_t blocks() const { return std::uint64_t{grid[0]} * grid[1] * grid[2]; }
+  std::uint32_t threads() const { return block[0] * block[1] * block[2]; }  // of a block
 };
+
+// Where a pointer argument points.
+inline std::uint64_t address_argument(void** arguments, int argument) {
+  std::uint64_t address = 0;
+  std::memcpy(&address, arguments[argument], sizeof address);
+  return address;
+}
 
 // Whether loads of device memory give what is known there, as the lists of a mask's blocks.
 enum class PtxLoads : std::uint8_t { kUnknown, kKnown };

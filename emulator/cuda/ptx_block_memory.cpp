@@ -140,8 +140,10 @@ void PtxBlock::store_matrices(const Instruction& instruction, const Source& rows
     const Source value = source(instruction.sources[i]);
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       const std::size_t in_warp = lane % kWarp, from = std::min(lane - in_warp + 8 * (i - 1) + in_warp / 4, lanes_ - 1);
+      if (executed_[lane] == kNot) continue;
       if (!rows.is_known(from)) return forget_shared();
-      write_shared(rows.of(from) + in_warp % 4 * 4, 4, value.of(lane), value.is_known(lane));
+      const bool known = executed_[lane] == kSurely && value.is_known(lane);
+      write_shared(rows.of(from) + in_warp % 4 * 4, 4, value.of(lane), known);
     }
   }
 }

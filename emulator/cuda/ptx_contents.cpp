@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -12,9 +11,7 @@ namespace maya::cuda {
 namespace {
 
 std::uint64_t base_of(const PtxRead& read, void** arguments) {
-  std::uint64_t base = 0;
-  if (read.argument >= 0) std::memcpy(&base, arguments[read.argument], sizeof base);
-  return base;
+  return read.argument < 0 ? 0 : address_argument(arguments, read.argument);
 }
 
 // Takes `next` into `read`, where it begins in it or right behind; false: it does not.

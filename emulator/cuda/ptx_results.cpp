@@ -1,6 +1,5 @@
 // What kernels compute of integers and truth values, by running all threads of their PTX.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -30,8 +29,7 @@ class Elements {
       const auto& [argument, address] = place;
       const bool beside = !runs.empty() && runs.back().argument == argument && end == address;
       if (!beside || runs.back().known != element.known) {
-        std::uint64_t base = 0;
-        std::memcpy(&base, arguments[argument], sizeof base);
+        const std::uint64_t base = address_argument(arguments, argument);
         runs.push_back({argument, static_cast<std::int64_t>(address - base), {}, element.known});
       }
       const auto* const data = reinterpret_cast<const std::byte*>(&element.bits);
@@ -63,11 +61,10 @@ std::optional<PtxKernel::Results> PtxKernel::results(const PtxLaunch& launch, st
   PtxBlock first(*this, launch, {0}, PtxLoads::kKnown);
   first.run(0, steps_left);
   if (loads(first) && first.read().empty()) return std::nullopt;
-  std::vector<std::uint32_t> threads(launch.block[0] * launch.block[1] * launch.block[2]);
+  std::vector<std::uint32_t> threads(launch.threads());
   std::iota(threads.begin(), threads.end(), 0);
   PtxBlock block(*this, launch, std::move(threads), PtxLoads::kKnown);
-  const std::uint64_t blocks = std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
-  const std::uint64_t steps_before = steps_left;
+  const std::uint64_t blocks = launch.blocks(), steps_before = steps_left;
   Elements elements;
   PtxReads read;
   for (std::uint64_t index = 0; index < blocks; ++index) {

@@ -48,8 +48,7 @@ std::optional<ScalarType> nonzero_type(std::string_view iterator) {
   return std::nullopt;
 }
 
-constexpr std::int64_t kMostOperations = std::int64_t{1} << 30;  // to count a mask that is not stored
-constexpr std::int64_t kMostSelected = std::int64_t{1} << 23;    // whose positions take little of a device's memory
+constexpr std::int64_t kMostSelected = std::int64_t{1} << 23;  // whose positions take little of a device's memory
 
 // A mask that nobody computed selects all: scripts bound what they take of a selection, and fail with an empty one.
 // Not so what may be a lost map of tokens to experts, where all would be as many times too many as there are experts.
@@ -89,7 +88,7 @@ class Count : public Executor {
     if (nonzero_ == ScalarType::kBool) {
       if (const auto value = alike(data, static_cast<std::size_t>(count))) return *value ? count : 0;
       const auto [formula, first] = formula_at(data, static_cast<std::size_t>(count));
-      if (formula && count * formula->operations() <= kMostOperations) return formula->count_nonzero(first, count);
+      if (formula && count * formula->operations() <= Formula::kMostAtOnce) return formula->count_nonzero(first, count);
     }
     if (!known_elements(data, count, nonzero_.value_or(sum_))) {
       if (!selects_all(count, nonzero_)) return std::nullopt;

@@ -166,16 +166,19 @@ class Elementwise : public Executor {
     if (extent(geometry, 0, 1) != geometry.numel || !on_device(out, static_cast<std::size_t>(geometry.numel))) {
       return std::nullopt;
     }
-    std::array<Lane, kMaxOperands - 1> values{};
+    std::array<std::array<Lane, Evaluation::kMost>, kMaxOperands - 1> values;
+    for (auto& each : values) each[0] = {};
     for (int at = 1; at <= functor_->tensors && !asks_whether_finite(geometry, operands, object); ++at) {
       if (operands[at].type != ScalarType::kBool) return std::nullopt;
       const auto value = alike(operands[at].data, static_cast<std::size_t>(extent(geometry, at, 1)));
       if (!value) return std::nullopt;
-      values[at - 1].i = *value;
+      values[at - 1][0].i = *value;
     }
     const std::array<ScalarType, kMaxOperands - 1> types{ScalarType::kBool, ScalarType::kBool, ScalarType::kBool,
                                                          ScalarType::kBool};
-    return Evaluation(*functor_, object).of(values, types).i != 0;
+    std::array<Lane, 1> result;
+    Evaluation(*functor_, object).of_each(values, types, result);
+    return result[0].i != 0;
   }
 
   // isnan(x) is x != x, isfinite(x) is x == x and |x| != inf, isinf(x) is |x| == inf, and some ask |x| < inf: a number

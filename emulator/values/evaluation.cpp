@@ -12,20 +12,6 @@ Evaluation::Evaluation(const Functor& functor, const std::byte* object) : functo
   if (functor.selects) selector_ = read_at<std::int32_t>(object, 0);
 }
 
-Lane Evaluation::of(std::span<const Lane> tensors, std::span<const ScalarType> types) {
-  std::size_t tensor = 0;
-  for (int at = 0; at < functor_.source_count; ++at) {
-    const Source& source = functor_.sources[at];
-    if (!source.tensor) continue;
-    lanes_[at] = types[tensor] == source.type ? tensors[tensor] : cast(types[tensor], source.type, tensors[tensor]);
-    ++tensor;
-  }
-  const Lane value = apply(functor_, {lanes_.data(), static_cast<std::size_t>(functor_.source_count)}, selector_);
-  if (is_predicate()) return value;  // an integer lane, whatever was compared
-  const ScalarType wide = is_float(functor_.compute) ? ScalarType::kDouble : ScalarType::kInt64;
-  return cast(functor_.compute, functor_.result, cast(wide, functor_.compute, value));
-}
-
 void Evaluation::of_each(std::span<std::array<Lane, kMost>> tensors, std::span<const ScalarType> types,
                          std::span<Lane> results) {
   std::array<std::array<Lane, kMost>, 4> scalars;

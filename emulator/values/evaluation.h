@@ -14,10 +14,8 @@ class Evaluation {
   // `object`: the functor's bytes, with the scalars that it captured.
   Evaluation(const Functor& functor, const std::byte* object);
 
-  // Of one element of each tensor operand, in order, of the types they have in memory.
-  Lane of(std::span<const Lane> tensors, std::span<const ScalarType> types);
-
-  // Likewise of many at once, at most kMost: `tensors[i]` has the i-th operand's elements, which are cast in place.
+  // Of elements of each tensor operand, in order, of the types they have in memory, at most kMost at once: `tensors[i]`
+  // has the i-th operand's, which are cast in place.
   static constexpr std::size_t kMost = 256;
   void of_each(std::span<std::array<Lane, kMost>> tensors, std::span<const ScalarType> types, std::span<Lane> results);
 

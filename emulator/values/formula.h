@@ -14,6 +14,8 @@ namespace maya::values {
 
 class Formula {
  public:
+  static constexpr std::int64_t kMostAtOnce = std::int64_t{1} << 30;  // operations: seconds
+
   // A tensor operand: bytes of its own, or another formula's elements.
   struct Input {
     ScalarType type;

@@ -382,7 +382,7 @@ class Reduction : public Executor {
   // in each iteration: what was found is kept.
   std::optional<std::vector<Lane>> reduced(const FormulaPart& part, const Arguments& arguments,
                                            const Geometry& whole) const {
-    constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostOfAll = std::int64_t{1} << 33;
+    constexpr std::int64_t kMostOfAll = std::int64_t{1} << 33;
     constexpr std::size_t kMostKept = 64;
     static std::mutex mutex;  // guards what follows
     static std::int64_t operations_of_all = 0;
@@ -393,7 +393,7 @@ class Reduction : public Executor {
     const std::lock_guard lock(mutex);
     if (const auto at = found.find(key); at != found.end()) return at->second;
     const std::int64_t operations = whole.numel * part.formula->operations();
-    if (operations > kMost || operations_of_all + operations > kMostOfAll) return std::nullopt;
+    if (operations > Formula::kMostAtOnce || operations_of_all + operations > kMostOfAll) return std::nullopt;
     operations_of_all += operations;
     if (found.size() >= kMostKept) found.clear();
     return found[key] = reduced(part, arguments);
@@ -402,14 +402,11 @@ class Reduction : public Executor {
   std::vector<Lane> reduced(const FormulaPart& part, const Arguments& arguments) const {
     FormulaReader elements(*part.formula);
     std::vector<Lane> results;
-    walk(arguments.kept, 2, [&](const auto& kept) {
-      Accumulator<std::int64_t> acc;
-      walk(arguments.reduced, 1, [&](const auto& reduced) {
-        const std::int64_t offset = part.first + kept[1] + reduced[0];
-        accumulate(shape_.kind, 0, acc, elements.at(offset / static_cast<std::int64_t>(size_of(shape_.element))).i, 0);
-      });
-      results.push_back(project(acc, {}).first);
-    });
+    const auto element = [&](std::int64_t offset) {
+      return elements.at((part.first + offset) / static_cast<std::int64_t>(size_of(shape_.element)));
+    };
+    walk(arguments.kept, 2,
+         [&](const auto& kept) { results.push_back(reduce_row<std::int64_t>(arguments, {}, kept[1], element).first); });
     return results;
   }
 
@@ -458,18 +455,25 @@ class Reduction : public Executor {
   template <class T>
   void reduce(const Arguments& arguments, Lane scalar) const {
     Output results(shape_.result, content_of(shape_.result, arguments.kept.numel)), second_results(second_type());
+    const auto element = [&](std::int64_t offset) { return load(shape_.element, arguments.source + offset); };
     walk(arguments.kept, 2, [&](const auto& kept) {
-      Accumulator<T> acc;
-      std::int64_t at = arguments.base_index;
-      walk(arguments.reduced, 1, [&](const auto& reduced) {
-        const Lane x = load(shape_.element, arguments.source + kept[1] + reduced[0]);
-        if constexpr (std::is_same_v<T, double>) accumulate<T>(shape_.kind, scalar.f, acc, x.f, at++);
-        else accumulate<T>(shape_.kind, 0, acc, x.i, at++);
-      });
-      const auto [first, second] = project(acc, scalar);
+      const auto [first, second] = reduce_row<T>(arguments, scalar, kept[1], element);
       results.put(arguments.result + kept[0], first);
       if (arguments.results == 2) second_results.put(arguments.second_result + second_offset(kept[0]), second);
     });
+  }
+
+  // The results of what begins at `kept`, in bytes from the source, as `element` is.
+  template <class T, class Element>
+  std::pair<Lane, Lane> reduce_row(const Arguments& arguments, Lane scalar, std::int64_t kept, Element element) const {
+    Accumulator<T> acc;
+    std::int64_t at = arguments.base_index;
+    walk(arguments.reduced, 1, [&](const auto& reduced) {
+      const Lane x = element(kept + reduced[0]);
+      if constexpr (std::is_same_v<T, double>) accumulate<T>(shape_.kind, scalar.f, acc, x.f, at++);
+      else accumulate<T>(shape_.kind, 0, acc, x.i, at++);
+    });
+    return project(acc, scalar);
   }
 
   template <class T>

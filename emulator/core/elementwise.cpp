@@ -10,10 +10,12 @@ namespace {
 using Size = std::pair<std::string_view, int>;
 constexpr std::array kSizes{Size{"c10::complex<double>", 16},
                             Size{"c10::complex<float>", 8},
+                            Size{"c10::complex<c10::Half>", 4},
                             Size{"c10::BFloat16", 2},
                             Size{"c10::Half", 2},
                             Size{"c10::Float8_e4m3fn", 1},
                             Size{"c10::Float8_e5m2", 1},
+                            Size{"c10::Float8_e8m0fnu", 1},
                             Size{"unsigned char", 1},
                             Size{"unsigned int", 4},
                             Size{"unsigned long", 8},
@@ -106,6 +108,7 @@ int functor_bytes(std::string_view name) {
   if (const auto list = types("AUnaryFunctor<"); !list.empty()) return total(list, {1, 2});
   if (const auto list = types("BUnaryFunctor<"); !list.empty()) return total(list, {0, 2});
   if (const auto list = types("FillFunctor<"); !list.empty()) return total(list, {0});
+  if (const auto list = types("converting_copy_kernel_cuda<"); !list.empty()) return total(list, {0, 1});  // 2.15
   if (const auto list = types("CUDAFunctor_add<"); !list.empty()) {
     const int bytes = nth(list, 0);
     return bytes < 0 ? -1 : 3 * bytes;

@@ -186,7 +186,7 @@ std::unique_ptr<Executor> make_select(const Signature& kernel) {
 }
 
 // DeviceReduceByKeyKernel<..>(const T* in, T* out, constant_iterator, C* lengths, N* runs, ReduceByKeyScanTileState,
-// int, equal_to, plus, N count): runs of equal elements and their lengths (unique with counts).
+// int, equal_to, plus, N count, ..): runs of equal elements and their lengths (unique with counts).
 class RunLengths : public Executor {
  public:
   RunLengths(ScalarType element, ScalarType length, ScalarType count, bool wide)
@@ -227,7 +227,7 @@ class RunLengths : public Executor {
 };
 
 std::unique_ptr<Executor> make_run_lengths(const Signature& kernel) {
-  if (kernel.parameters.size() != 10 || kernel.parameters[2].find("onstant") == std::string_view::npos) return nullptr;
+  if (kernel.parameters.size() < 10 || kernel.parameters[2].find("onstant") == std::string_view::npos) return nullptr;
   const auto element = scalar_type(pointee(kernel.parameters[1])), length = scalar_type(pointee(kernel.parameters[3]));
   const auto count = scalar_type(pointee(kernel.parameters[4]));
   if (!element || !length || !count || is_float(*length) || is_float(*count)) return nullptr;

@@ -1,6 +1,7 @@
-// Decodes the element-wise kernels of PyTorch's ATen/native/cuda/CUDALoops.cuh (2.6 to 2.11) and computes
+// Decodes the element-wise kernels of PyTorch's ATen/native/cuda/CUDALoops.cuh (2.6 to 2.15) and computes
 // the functors of functor.h:
 //   vectorized_elementwise_kernel<vec, F, std::array<char*, k>>(int N, F f, std::array<char*, k> data)
+//     (2.15 has a fourth template argument)
 //   unrolled_elementwise_kernel<F, array, .., InputCalculator, OutputCalculator, Loader, Storer>
 //     (int N, F f, array data, InputCalculator ic, OutputCalculator oc, Loader l, Storer s)
 //   elementwise_kernel<nt, vt, L>(int N, L f), L the lambda of
@@ -13,9 +14,11 @@
 #include <optional>
 #include <string>
 
+#include "core/elementwise.h"
 #include "values/evaluation.h"
 #include "values/formula.h"
 #include "values/geometry.h"
+#include "values/mover.h"
 
 namespace maya::values {
 namespace {
@@ -35,6 +38,7 @@ class Elementwise : public Executor {
     if (geometry.numel <= 0 || !on_device(out, 1)) return false;
     Operands operands;
     const bool collected = functor_ && collect(data, types, operands);
+    if (collected && selects_numbers_as_bits(operands)) return move_selected(geometry, operands);
     if (collected && !computable(geometry, operands, object)) return leave(geometry, operands, object);
     if (!collected) {
       const std::size_t bytes = types != nullptr ? type_bytes(types[0]) : result_bytes_;
@@ -110,6 +114,29 @@ class Elementwise : public Executor {
     if (!add(functor_->result)) return false;
     return std::ranges::all_of(functor_->operands(),
                                [&](const Source& source) { return !source.tensor || add(source.type); });
+  }
+
+  // PyTorch 2.15's where takes its numbers for unsigned integers of their size.
+  bool selects_numbers_as_bits(const Operands& operands) const {
+    if (functor_->op != Op::kWhere || functor_->tensors != 3 || is_float(functor_->result)) return false;
+    return std::ranges::any_of(std::array{operands[2], operands[3]}, [](const Operand& chosen) {
+      const Content content = content_at(chosen.data);
+      return content == Content::kFloat || content == Content::kCountableFloat;
+    });
+  }
+
+  bool move_selected(const Geometry& geometry, const Operands& operands) const {
+    const std::size_t bytes = size_of(operands[0].type);
+    if (!small(geometry.numel, bytes) || !known_operand(geometry, 1, operands[1])) {
+      forget_operand(geometry, 0, operands[0]);
+      return true;
+    }
+    Mover mover(bytes);
+    walk(geometry, 4, [&](const auto& offsets) {
+      const int chosen = load(operands[1].type, operands[1].data + offsets[1]).i != 0 ? 2 : 3;
+      mover.move(operands[0].data + offsets[0], operands[chosen].data + offsets[chosen]);
+    });
+    return true;
   }
 
   // Computes nothing; truth values that are alike are told as such, and others as what they follow from.
@@ -237,7 +264,8 @@ class Elementwise : public Executor {
   bool copies_large(const Geometry& geometry, const Operands& operands) const {
     const auto& [out, in] = std::pair(operands[0], operands[1]);
     const auto bytes = geometry.numel * static_cast<std::int64_t>(size_of(out.type));
-    if (functor_->op != Op::kCopy || functor_->tensors != 1 || functor_->sources[0].type != out.type ||
+    const ScalarType between = functor_->sources[0].type;
+    if (functor_->op != Op::kCopy || functor_->tensors != 1 || (between != out.type && between != in.type) ||
         functor_->result != out.type || bytes <= static_cast<std::int64_t>(kSmallBytes) ||
         extent(geometry, 0, size_of(out.type)) != bytes) {
       return false;
@@ -432,12 +460,15 @@ int array_length(std::string_view type) {
   return parts.size() == 2 && parts[1][0] >= '0' && parts[1][0] <= '9' ? parts[1][0] - '0' : 0;
 }
 
-// The result's size where the functor does not compute: that of the first element type its name holds.
+// The result's size where the functor does not compute: of a conversion its second type's, else that of the first
+// element type its name holds.
 std::size_t guess_bytes(std::string_view functor) {
   const FunctorType type = parse_functor(functor);
+  const bool converts = type.name == "converting_copy_kernel_cuda" && type.templates.size() == 2;
+  if (const int bytes = converts ? size_of_type(type.templates[1]) : -1; bytes > 0) return bytes;
   for (const auto* names : {&type.parameters, &type.templates}) {
     for (const auto name : *names) {
-      if (const auto element = scalar_type(name)) return size_of(*element);
+      if (const int bytes = size_of_type(name); bytes > 0) return bytes;
     }
   }
   return 4;
@@ -494,7 +525,6 @@ std::optional<ScalarType> range_type(std::string_view lambda) {
 }  // namespace
 
 std::unique_ptr<Executor> make_elementwise(const Signature& kernel) {
-  // PyTorch 2.15 adds a fourth, a bool.
   if (kernel.name == "vectorized_elementwise_kernel" &&
       (kernel.templates.size() == 3 || kernel.templates.size() == 4)) {
     auto functor = find_functor(kernel.templates[1]);

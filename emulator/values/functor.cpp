@@ -23,7 +23,7 @@ enum class Captures : std::uint8_t {
   kClampLimits,    // {int selector, opmath low, opmath high}
 };
 
-enum class Result : std::uint8_t { kSame, kBool, kHalf, kBFloat16 };
+enum class Result : std::uint8_t { kSame, kBool, kHalf, kBFloat16, kSecond };  // kSecond: its second template argument
 
 struct Entry {
   std::string_view name;  // of the class, or of the function a lambda is written in
@@ -33,12 +33,13 @@ struct Entry {
   Result result = Result::kSame;
 };
 
-// Files are under aten/src/ATen/native/cuda of PyTorch 2.11.
+// Files are under aten/src/ATen/native/cuda of PyTorch 2.11, and of 2.15 where that has another.
 constexpr Entry kEntries[] = {
     // FillKernel.cu, Copy.cu
     {"direct_copy_kernel_cuda", -1, Op::kCopy},
     {"bfloat16_copy_kernel_cuda", -1, Op::kCopy, Captures::kNone, Result::kBFloat16},
     {"float16_copy_kernel_cuda", -1, Op::kCopy, Captures::kNone, Result::kHalf},
+    {"converting_copy_kernel_cuda", -1, Op::kCopy, Captures::kNone, Result::kSecond},  // 2.15
     {"neg_kernel_cuda", -1, Op::kNegate},
     {"neg_conj_kernel_cuda", -1, Op::kNegate},
     // ufunc/add.h, BinaryMulKernel.cu, BinaryDiv*.cu, BinaryRemainderKernel.cu
@@ -146,12 +147,13 @@ void add_captures(Functor& functor, Captures captures, ScalarType type) {
   }
 }
 
-ScalarType result_type(Result result, ScalarType type) {
+std::optional<ScalarType> result_type(Result result, ScalarType type, const FunctorType& functor) {
   switch (result) {
     case Result::kSame: return type;
     case Result::kBool: return ScalarType::kBool;
     case Result::kHalf: return ScalarType::kHalf;
     case Result::kBFloat16: return ScalarType::kBFloat16;
+    case Result::kSecond: return functor.templates.size() == 2 ? scalar_type(functor.templates[1]) : std::nullopt;
   }
   return type;
 }
@@ -477,7 +479,9 @@ std::optional<Functor> find_functor(std::string_view name) {
   if (!add_parameters(functor, *entry, type)) return std::nullopt;
   const ScalarType element_type = functor.sources[functor.tensors - 1].type;
   functor.compute = opmath(element_type);
-  functor.result = result_type(entry->result, element_type);
+  const auto result = result_type(entry->result, element_type, type);
+  if (!result) return std::nullopt;
+  functor.result = *result;
   add_captures(functor, entry->captures, element_type);
   return one_class(functor) ? std::optional(functor) : std::nullopt;
 }

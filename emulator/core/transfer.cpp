@@ -111,8 +111,10 @@ int fill(void* destination, unsigned value, std::size_t element_bytes, std::size
   if (bytes == 0) return 0;
   if (!destination) return 1;
   const auto write = [=] {
-    // Large fills are almost always zeros; any other value is forgotten, which also reads zero.
-    if (bytes > kValueBytes) return values::forget(destination, bytes);
+    if (bytes > kValueBytes) {
+      values::forget(destination, bytes);  // reads zero from here on
+      return value == 0 ? values::wrote(destination, bytes, values::Content::kCountable) : void();
+    }
     auto* at = static_cast<std::byte*>(destination);
     for (std::size_t index = 0; index < count; ++index) std::memcpy(at + index * element_bytes, &value, element_bytes);
     values::wrote(destination, bytes);

@@ -9,12 +9,13 @@
 //     gpu_kernel_impl<F>:        {OffsetCalculator<k>, std::array<char*, k>, F, std::array<ScalarType, k>}
 //   elementwise_kernel_with_index<I, F>(I N, F f, T* out) (RangeFactories.cu)
 // data[0] is the output. k = 1 + the functor's number of tensor operands.
+#include "core/elementwise.h"
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 
-#include "core/elementwise.h"
 #include "values/evaluation.h"
 #include "values/formula.h"
 #include "values/geometry.h"

@@ -105,17 +105,6 @@ class SortedPut : public Executor {
   std::size_t bytes_;
 };
 
-std::unique_ptr<Executor> make_index(const Signature& kernel) {
-  if (kernel.templates.size() != 3) return nullptr;
-  const FunctorType outer = parse_functor(kernel.templates[2]);
-  if (outer.name != "gpu_index_kernel" || outer.templates.size() != 1) return nullptr;
-  const FunctorType inner = parse_functor(outer.templates[0]);
-  const bool put = inner.name == "index_put_kernel_impl";
-  if ((!put && inner.name != "index_kernel_impl") || inner.templates.size() != 1) return nullptr;
-  const std::size_t bytes = moved_bytes(inner.templates[0]);
-  return bytes == 0 ? nullptr : std::make_unique<Index>(bytes, put);
-}
-
 // _scatter_gather_elementwise_kernel<nt, vt, _cuda_scatter_gather_internal_kernel<scatter, T, I>::operator()
 // <TensorAssign>(..)::{lambda(int)#1}>(int N, lambda), the lambda {OffsetCalculator<3> (self, src, index);
 // char* index; int64_t index_size; TensorAssign f; char* self; int64_t index_stride, numel; char* src}.
@@ -156,31 +145,44 @@ class Gather : public Executor {
   bool scatter_;
 };
 
-// _cuda_scatter_fill_internal_kernel<T, I>: as above, {OffsetCalculator<2> (self, index); char* index; int64_t
-// index_size; TensorAssign f; char* self; int64_t index_stride, numel; T value}.
+// Where a lambda that puts one value at many places has what it captured, behind its OffsetCalculator<2> (self, index).
+struct FillLayout {
+  std::size_t self, index, limit, stride, value;
+};
+
+// _cuda_scatter_fill_internal_kernel<T, I>: as above, {OffsetCalculator<2>; char* index; int64_t index_size;
+// TensorAssign f; char* self; int64_t index_stride, numel; T value}.
+constexpr FillLayout kScatterFill{.self = 24, .index = 0, .limit = 8, .stride = 32, .value = 48};
+// index_fill_kernel_impl<T>, which 2.15 has for x[indices] = value, too: index_elementwise_kernel<nt, vt, lambda>
+// (int64_t N, lambda), the lambda {OffsetCalculator<2>; char *self, *index; int64_t self_dim_size, self_dim_stride;
+// T value} (IndexKernel.cu).
+constexpr FillLayout kIndexFill{.self = 0, .index = 8, .limit = 16, .stride = 24, .value = 32};
+
 class ScatterFill : public Executor {
  public:
-  ScatterFill(std::size_t bytes, ScalarType index) : bytes_(bytes), index_(index) {}
+  ScatterFill(std::size_t bytes, ScalarType index, const FillLayout& layout)
+      : bytes_(bytes), index_(index), layout_(layout) {}
 
   bool run(const Launch& launch) const override {
     const std::byte* const lambda = launch.bytes(1);
     Geometry geometry{.numel = launch.argument<std::int32_t>(0)};
     constexpr std::size_t kUnits[] = {1, 1};
     if (!read_calculator(lambda, 2, 0, kUnits, geometry)) return false;
-    const std::size_t at = align_up(calculator_bytes(2), 8);
-    auto* const index = read_at<std::byte*>(lambda, at);
-    const auto limit = read_at<std::int64_t>(lambda, at + 8);
-    auto* const self = read_at<std::byte*>(lambda, at + 24);
-    const auto stride = read_at<std::int64_t>(lambda, at + 32) * static_cast<std::int64_t>(bytes_);
-    const std::byte* const value = lambda + at + 48;
+    const std::byte* const captured = lambda + align_up(calculator_bytes(2), 8);
+    auto* const index = read_at<std::byte*>(captured, layout_.index);
+    const auto limit = read_at<std::int64_t>(captured, layout_.limit);
+    auto* const self = read_at<std::byte*>(captured, layout_.self);
+    const auto stride = read_at<std::int64_t>(captured, layout_.stride) * static_cast<std::int64_t>(bytes_);
+    const std::byte* const value = captured + layout_.value;
     if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
     if (geometry.numel > kCountableElements || !known_operand(geometry, 1, {index, index_})) {
       clobber(self);
       return true;
     }
     walk(geometry, 2, [&](const auto& offsets) {
-      const std::int64_t picked = std::clamp<std::int64_t>(load(index_, index + offsets[1]).i, 0, limit - 1) * stride;
-      std::byte* const to = self + offsets[0] + picked;
+      std::int64_t picked = load(index_, index + offsets[1]).i;
+      if (picked < 0) picked += limit;
+      std::byte* const to = self + offsets[0] + std::clamp<std::int64_t>(picked, 0, limit - 1) * stride;
       const Content content = content_at(to);
       std::memcpy(to, value, bytes_);
       wrote(to, bytes_, content);
@@ -191,7 +193,23 @@ class ScatterFill : public Executor {
  private:
   std::size_t bytes_;
   ScalarType index_;
+  FillLayout layout_;
 };
+
+std::unique_ptr<Executor> make_index(const Signature& kernel) {
+  if (kernel.templates.size() != 3) return nullptr;
+  const FunctorType outer = parse_functor(kernel.templates[2]);
+  if (outer.name == "index_fill_kernel_impl" && outer.templates.size() == 1) {
+    const std::size_t bytes = moved_bytes(outer.templates[0]);
+    return bytes == 0 ? nullptr : std::make_unique<ScatterFill>(bytes, ScalarType::kInt64, kIndexFill);
+  }
+  if (outer.name != "gpu_index_kernel" || outer.templates.size() != 1) return nullptr;
+  const FunctorType inner = parse_functor(outer.templates[0]);
+  const bool put = inner.name == "index_put_kernel_impl";
+  if ((!put && inner.name != "index_kernel_impl") || inner.templates.size() != 1) return nullptr;
+  const std::size_t bytes = moved_bytes(inner.templates[0]);
+  return bytes == 0 ? nullptr : std::make_unique<Index>(bytes, put);
+}
 
 std::unique_ptr<Executor> make_gather(const Signature& kernel) {
   if (kernel.templates.size() != 3 ||
@@ -202,7 +220,7 @@ std::unique_ptr<Executor> make_gather(const Signature& kernel) {
   if (lambda.name == "_cuda_scatter_fill_internal_kernel" && !lambda.templates.empty()) {
     const auto type = lambda.templates.size() > 1 ? scalar_type(lambda.templates[1]) : ScalarType::kInt64;
     const std::size_t size = moved_bytes(lambda.templates[0]);
-    return size == 0 || !type ? nullptr : std::make_unique<ScatterFill>(size, *type);
+    return size == 0 || !type ? nullptr : std::make_unique<ScatterFill>(size, *type, kScatterFill);
   }
   if (lambda.name != "_cuda_scatter_gather_internal_kernel" || lambda.templates.size() < 2) return nullptr;
   const std::size_t bytes = moved_bytes(lambda.templates[1]);

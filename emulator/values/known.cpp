@@ -27,6 +27,7 @@ bool stored(Content content) { return content < Content::kUncomputed; }
 
 bool readable(Content written, Content wanted) {
   if (!stored(written)) return false;
+  if (written == Content::kCountable && wanted != Content::kFloat) return true;
   return written == wanted || written == Content::kBytes || wanted == Content::kBytes;
 }
 

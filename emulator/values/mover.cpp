@@ -12,6 +12,12 @@ std::size_t moved_bytes(std::string_view type) {
   return static_cast<std::size_t>(decimal(opaque.templates[0]));
 }
 
+namespace {
+
+bool is_countable(Content content) { return content == Content::kCountableFloat || content == Content::kCountable; }
+
+}  // namespace
+
 bool small(std::int64_t elements, std::size_t bytes) {
   return elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kSmallBytes);
 }
@@ -23,7 +29,7 @@ bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source, st
   if (elements * static_cast<std::int64_t>(bytes) <= static_cast<std::int64_t>(kCountableBytes)) return true;
   // Floating-point numbers so large tell no sizes, as elsewhere (an expert's bias, for each token), and what is known
   // of their first alone is of a tensor that had its memory before.
-  if (!Derivation::picked() || content == Content::kCountableFloat) return false;
+  if (!Derivation::picked() || is_countable(content)) return false;
   if (on_device(source, source_bytes) && known(source, source_bytes))
     lose(std::to_string(elements) + " indexed elements");
   return false;
@@ -32,7 +38,7 @@ bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source, st
 Content content_at(const std::byte* data) { return known_bytes().content(reinterpret_cast<std::uintptr_t>(data)); }
 
 Mover::Mover(std::size_t bytes, const std::byte* into)
-    : bytes_(bytes), countable_(into != nullptr && content_at(into) == Content::kCountableFloat) {}
+    : bytes_(bytes), countable_(into != nullptr && is_countable(content_at(into))) {}
 
 void Mover::move(std::byte* to, const std::byte* from) {
   if (!holds(from)) look_up(from);

@@ -1,8 +1,8 @@
 // Small tensors that really compute: the values a framework steers by. Prose: docs/values.md.
 //
 // Invariant: device memory is host memory, and every byte of it that is not *known* reads zero. A byte
-// becomes known when real bytes reach it (copies and memsets of at most kSmallBytes, small collectives,
-// kernels computed here) and is forgotten (zeroed) when something that nobody computes overwrites it.
+// becomes known when real bytes reach it (copies and memsets of at most kSmallBytes, larger ones with zero, small
+// collectives, kernels computed here) and is forgotten (zeroed) when something that nobody computes overwrites it.
 // A kernel computes only where all its inputs are known, so that no stale byte and no infinity made of
 // uncomputed zeros ever reaches the framework.
 //
@@ -31,7 +31,8 @@ inline constexpr std::size_t kCountableBytes = 8 * static_cast<std::size_t>(kCou
 
 // How known bytes were written. A range known as one of the numeric contents is not known as the other:
 // its memory was reused by a kernel whose outputs could not be told. kCountableFloat is a floating-point tensor beyond
-// kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kUncomputed is
+// kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kCountable is a large memset's zeros and what was put among
+// them: integers or kCountableFloat, whichever they are read as. kUncomputed is
 // not known: integers or truth values that read zero, of which the host is told when it reads them. kAllFalse and
 // kAllTrue are truth values that are alike, as many as there may be: none is stored, they read zero. So do those of
 // kFormula, which can be computed.
@@ -40,6 +41,7 @@ enum class Content : std::uint8_t {
   kInteger,
   kFloat,
   kCountableFloat,
+  kCountable,
   kUncomputed,
   kAllFalse,
   kAllTrue,

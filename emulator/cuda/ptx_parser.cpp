@@ -93,8 +93,9 @@ Op operation(std::string_view base, const std::vector<std::string_view>& modifie
   if (base == "ld" && has("global")) return Op::kLoad;
   if (base == "st" && has("global")) return Op::kStore;
   if ((base == "atom" || base == "red") && has("global")) return Op::kAtomic;
-  if (base == "ld" && has("shared")) return Op::kLoadShared;
-  if (base == "st" && has("shared")) return Op::kStoreShared;
+  const bool own_shared = has("shared") || has("shared::cta");  // the block's; shared::cluster may be another's
+  if (base == "ld" && own_shared) return Op::kLoadShared;
+  if (base == "st" && own_shared) return Op::kStoreShared;
   if (base == "ldmatrix" && !has("trans") && has("b16")) return Op::kLoadMatrix;
   if (base == "stmatrix" && !has("trans") && has("b16")) return Op::kStoreMatrix;
   if (base == "cp" && has("bulk")) return Op::kRefuse;      // a tensor map holds the addresses

@@ -85,6 +85,7 @@ class PtxBlock {
   void compute(const Instruction& instruction);
   bool compute(const Instruction& instruction, const Sources& in);
   bool compare(const Instruction& instruction, const Sources& in);
+  bool permute(const Sources& in);
   bool select(const Sources& in);
   void pack(const Instruction& instruction);
   void shuffle(const Instruction& instruction);

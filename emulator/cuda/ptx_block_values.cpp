@@ -150,7 +150,7 @@ bool PtxBlock::compute(const Instruction& instruction, const Sources& in) {
     case Op::kCountBits:
       return map(in,
                  [=](Bits a, Bits, Bits) { return static_cast<Bits>(std::popcount(narrow(a, {type.bits, false}))); });
-    case Op::kPermute: return map(in, permuted);
+    case Op::kPermute: return permute(in);
     case Op::kBitField:
       return map(in, [=](Bits a, Bits b, Bits c) {
         return narrow(shift_right({type.bits, false}, a, b), {static_cast<int>(c), type.is_signed});
@@ -164,6 +164,18 @@ bool PtxBlock::compute(const Instruction& instruction, const Sources& in) {
     case Op::kSelect: return select(in);
     default: return false;
   }
+}
+
+// Triton pads with a register that nothing sets, and picks none of its bytes.
+bool PtxBlock::permute(const Sources& in) {
+  const auto [a, b, which] = in;
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    const std::uint64_t from_second = which.of(lane) & 0x4444;
+    result_[lane] = permuted(a.of(lane), b.of(lane), which.of(lane));
+    result_known_[lane] =
+        which.is_known(lane) & (from_second == 0x4444 || a.is_known(lane)) & (from_second == 0 || b.is_known(lane));
+  }
+  return true;
 }
 
 bool PtxBlock::compare(const Instruction& instruction, const Sources& in) {

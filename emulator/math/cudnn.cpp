@@ -216,7 +216,8 @@ struct AttentionShape {
 constexpr std::int32_t kGreater = 302, kLessOrEqual = 305, kIndex = 501;
 
 // Whether scores are masked by where they are: one index, of a row, is compared with another, of a column. (Masks of
-// lengths compare an index with a tensor of them.)
+// lengths compare an index with a tensor of them.) From cuDNN 9.20 an operation of its own does that, and fused
+// attention may hold it in a graph within.
 bool is_causal(const Descriptor& graph) {
   std::set<std::int64_t> indices;  // tensors that are an index, or made of one
   const auto is_index = [&](const Descriptor* tensor) {
@@ -224,6 +225,8 @@ bool is_causal(const Descriptor& graph) {
     return !id.empty() && indices.contains(id.front());
   };
   for (const auto& operation : operations_of(graph)) {
+    const Descriptor* within = operation->child(kAttentionSubgraph);
+    if (operation->kind == Kind::kDiagonalBandMask || (within != nullptr && is_causal(*within))) return true;
     const Descriptor* pointwise = operation->child(kPointwiseDescriptor);
     const Descriptor* result = operation->child(kPointwiseY);
     if (operation->kind != Kind::kPointwise || pointwise == nullptr || result == nullptr) continue;

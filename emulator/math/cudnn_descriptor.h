@@ -37,6 +37,7 @@ enum class Kind : std::int32_t {
   kNormBackward = 30,
   kAttentionForward = 41,
   kAttentionBackward = 43,
+  kDiagonalBandMask = 44,
 };
 
 // cudnnBackendAttributeName_t, likewise.
@@ -71,6 +72,7 @@ enum Attribute : std::int32_t {
   kMatmulC = 1522,
   kAttentionQ = 2800,
   kAttentionK = 2801,
+  kAttentionSubgraph = 2811,
 };
 
 inline constexpr std::int32_t kDescriptorType = 15;  // CUDNN_TYPE_BACKEND_DESCRIPTOR

@@ -85,8 +85,15 @@ Status cusolverDnXsyevBatched_bufferSize(const Handle*, const void*, std::int32_
 Status cusolverDnXsyevBatched(const Handle* handle, const void*, std::int32_t vectors, std::int32_t, Index n,
                               DataType type, void* a, Index lda, DataType value_type, void* values, DataType, void*,
                               std::size_t, void*, std::size_t, int* info, Index batch) {
-  const Lapack work{
-      .routine = Routine::kSyevj, .type = type, .m = n, .n = n, .batch = batch, .vectors = vectors != 0, .batched = 1};
+  // PyTorch 2.15 gives it single matrices, too: which method it has for those is documented nowhere.
+  const bool single = batch == 1;
+  const Lapack work{.routine = single ? Routine::kSyevd : Routine::kSyevj,
+                    .type = type,
+                    .m = n,
+                    .n = n,
+                    .batch = batch,
+                    .vectors = vectors != 0,
+                    .batched = !single};
   return run(handle, work, {matrix(a, n, n, lda, type, lda * n), vector(values, n, value_type, n)}, info);
 }
 

@@ -30,7 +30,7 @@ def test_fused_attention_is_one_kernel_each_way(emulate: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dropout", [0.0, 0.125])  # PyTorch 2.15 gives cuDNN sixteenths only
 def test_fused_attention_tells_whether_it_is_causal(
     emulate: Callable[..., Any], causal: bool, dropout: float
 ) -> None:

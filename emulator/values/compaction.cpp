@@ -1,4 +1,4 @@
-// Decodes the cub kernels behind nonzero, boolean indexing, unique and small sorts (PyTorch 2.6 to 2.11,
+// Decodes the cub kernels behind nonzero, boolean indexing, unique and small sorts (PyTorch 2.6 to 2.15,
 // ATen/native/cuda/Nonzero.cu, UniqueCub.cu, Sort.cu; cub 2.x). How many elements are kept reaches the host
 // and becomes a shape, so it must be right or, where unknown, one that scripts go on with.
 #include <algorithm>
@@ -38,12 +38,25 @@ std::string_view pointee(std::string_view pointer) {
   return pointer;
 }
 
+// Which elements differ from zero: an iterator over them, by its elements' type and where in it their address is.
+struct Flags {
+  ScalarType type;
+  std::size_t data_at;
+
+  const std::byte* data(const Launch& launch, int parameter) const {
+    return read_at<const std::byte*>(launch.bytes(parameter), data_at);
+  }
+};
+
 // "thrust::..::transform_iterator<at::native::NonZeroOp<bool>, bool const*, ..>" {const bool*; NonZeroOp}
-// or cub::TransformInputIterator<bool, NonZeroOp<bool>, bool const*, long>.
-std::optional<ScalarType> nonzero_type(std::string_view iterator) {
-  for (const auto part : parse_functor(iterator).templates) {
+// or, before 2.10, cub::TransformInputIterator<bool, NonZeroOp<bool>, bool const*, long> {NonZeroOp; const bool*}.
+std::optional<Flags> nonzero_flags(std::string_view iterator) {
+  const FunctorType outer = parse_functor(iterator);
+  for (const auto part : outer.templates) {
     const FunctorType type = parse_functor(part);
-    if (type.name == "NonZeroOp" && type.templates.size() == 1) return scalar_type(type.templates[0]);
+    if (type.name != "NonZeroOp" || type.templates.size() != 1) continue;
+    const auto element = scalar_type(type.templates[0]);
+    return element ? std::optional(Flags{*element, outer.name == "TransformInputIterator" ? 8u : 0u}) : std::nullopt;
   }
   return std::nullopt;
 }
@@ -52,7 +65,7 @@ constexpr std::int64_t kMostSelected = std::int64_t{1} << 23;  // whose position
 
 // A mask that nobody computed selects all: scripts bound what they take of a selection, and fail with an empty one.
 // Not so what may be a lost map of tokens to experts, where all would be as many times too many as there are experts.
-bool selects_all(std::int64_t count, std::optional<ScalarType> nonzero) {
+bool selects_all(std::int64_t count, ScalarType nonzero) {
   const bool mask = nonzero == ScalarType::kBool || nonzero == ScalarType::kUInt8;
   return mask && count > 0 && count <= kMostSelected && !lost_any();
 }
@@ -65,11 +78,11 @@ constexpr std::string_view kSelectsAll =
 // partial, N count, ..), a partial sum per block: In the NonZeroOp iterator or the partial sums.
 class Count : public Executor {
  public:
-  Count(std::optional<ScalarType> nonzero, ScalarType sum, std::size_t count_bytes, bool single)
+  Count(std::optional<Flags> nonzero, ScalarType sum, std::size_t count_bytes, bool single)
       : nonzero_(nonzero), sum_(sum), count_bytes_(count_bytes), single_(single) {}
 
   bool run(const Launch& launch) const override {
-    const auto* const data = launch.argument<const std::byte*>(0);
+    const auto* const data = nonzero_ ? nonzero_->data(launch, 0) : launch.argument<const std::byte*>(0);
     auto* const out = launch.argument<std::byte*>(1);
     const auto count = count_bytes_ == 8 ? launch.argument<std::int64_t>(2) : launch.argument<std::int32_t>(2);
     const std::size_t sums = single_ ? 1 : launch.grid[0];
@@ -85,24 +98,24 @@ class Count : public Executor {
  private:
   std::optional<std::int64_t> sum(const std::byte* data, std::int64_t count) const {
     if (count == 0) return 0;
-    if (nonzero_ == ScalarType::kBool) {
+    if (nonzero_ && nonzero_->type == ScalarType::kBool) {
       if (const auto value = alike(data, static_cast<std::size_t>(count))) return *value ? count : 0;
       const auto [formula, first] = formula_at(data, static_cast<std::size_t>(count));
       if (formula && count * formula->operations() <= Formula::kMostAtOnce) return formula->count_nonzero(first, count);
     }
-    if (!known_elements(data, count, nonzero_.value_or(sum_))) {
-      if (!selects_all(count, nonzero_)) return std::nullopt;
+    if (!known_elements(data, count, nonzero_ ? nonzero_->type : sum_)) {
+      if (!nonzero_ || !selects_all(count, nonzero_->type)) return std::nullopt;
       note_once(kSelectsAll);
       return count;
     }
     std::int64_t total = 0;
     for (std::int64_t at = 0; at < count; ++at) {
-      total += nonzero_ ? std::int64_t{is_nonzero(data, at, *nonzero_)} : element(data, at, sum_).i;
+      total += nonzero_ ? std::int64_t{is_nonzero(data, at, nonzero_->type)} : element(data, at, sum_).i;
     }
     return total;
   }
 
-  std::optional<ScalarType> nonzero_;
+  std::optional<Flags> nonzero_;
   ScalarType sum_;
   std::size_t count_bytes_;
   bool single_;
@@ -111,7 +124,7 @@ class Count : public Executor {
 std::unique_ptr<Executor> make_count(const Signature& kernel) {
   if (kernel.parameters.size() < 4 || parse_functor(kernel.parameters[3]).name == "NullType") return nullptr;
   const auto sum = scalar_type(pointee(kernel.parameters[1]));
-  const auto nonzero = nonzero_type(kernel.parameters[0]);
+  const auto nonzero = nonzero_flags(kernel.parameters[0]);
   const bool wide = kernel.parameters[2].find("long") != std::string_view::npos;
   const bool plain = pointee(kernel.parameters[0]) == pointee(kernel.parameters[1]);
   const bool single = kernel.name == "DeviceReduceSingleTileKernel";
@@ -129,18 +142,18 @@ void tell_one(std::byte* kept, ScalarType type) {
 // int count, ..): positions whose flag is set (nonzero), or first ones of equal neighbours (unique).
 class Select : public Executor {
  public:
-  Select(std::optional<ScalarType> flags, ScalarType element, ScalarType kept)
+  Select(std::optional<Flags> flags, ScalarType element, ScalarType kept)
       : flags_(flags), element_(element), kept_(kept) {}
 
   bool run(const Launch& launch) const override {
     auto* const out = launch.argument<std::byte*>(2);
     auto* const kept = launch.argument<std::byte*>(3);
     const std::int64_t count = launch.argument<std::int32_t>(7);
-    const auto* const data = launch.argument<const std::byte*>(flags_ ? 1 : 0);
+    const auto* const data = flags_ ? flags_->data(launch, 1) : launch.argument<const std::byte*>(0);
     if (!on_device(kept, size_of(kept_))) return false;
-    if (flags_ && count > 0) store_formula(data, static_cast<std::size_t>(count) * size_of(*flags_));
-    const bool all = selects_all(count, flags_) && count <= kCountableElements;
-    const bool known_flags = known_elements(data, count, flags_.value_or(element_));
+    if (flags_ && count > 0) store_formula(data, static_cast<std::size_t>(count) * size_of(flags_->type));
+    const bool all = flags_ && selects_all(count, flags_->type) && count <= kCountableElements;
+    const bool known_flags = known_elements(data, count, flags_ ? flags_->type : element_);
     if (!known_flags && !all) {
       if (flags_ || count <= 0) forget(kept, size_of(kept_));
       else tell_one(kept, kept_);
@@ -162,19 +175,19 @@ class Select : public Executor {
 
  private:
   bool keep(const std::byte* data, std::int64_t at) const {
-    if (flags_) return is_nonzero(data, at, *flags_);
+    if (flags_) return is_nonzero(data, at, flags_->type);
     const std::size_t bytes = size_of(element_);
     const std::byte* const here = data + static_cast<std::size_t>(at) * bytes;
     return at == 0 || std::memcmp(here, here - bytes, bytes) != 0;
   }
 
-  std::optional<ScalarType> flags_;
+  std::optional<Flags> flags_;
   ScalarType element_, kept_;
 };
 
 std::unique_ptr<Executor> make_select(const Signature& kernel) {
   if (kernel.parameters.size() < 8 || kernel.parameters[7] != "int") return nullptr;
-  const auto flags = nonzero_type(kernel.parameters[1]);
+  const auto flags = nonzero_flags(kernel.parameters[1]);
   const auto element = scalar_type(pointee(kernel.parameters[2])), kept = scalar_type(pointee(kernel.parameters[3]));
   // thrust's counting_iterator<long, ..> or cub's CountingInputIterator<long, ..> {long value}
   const bool positions =

@@ -2,6 +2,7 @@
 // ATen/native/cuda/Nonzero.cu, UniqueCub.cu, Sort.cu; cub 2.x). How many elements are kept reaches the host
 // and becomes a shape, so it must be right or, where unknown, one that scripts go on with.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "core/recorder.h"
 #include "values/executor.h"
 #include "values/formula.h"
+#include "values/mover.h"
 
 namespace maya::values {
 namespace {
@@ -314,8 +316,8 @@ class Coordinates : public Executor {
 // V* values_out, N count, int begin_bit, int end_bit, ..), V perhaps NullType.
 class Sort : public Executor {
  public:
-  Sort(ScalarType key, std::optional<ScalarType> value, bool descending, bool wide_count)
-      : key_(key), value_(value), descending_(descending), wide_count_(wide_count) {}
+  Sort(ScalarType key, std::size_t value_bytes, bool descending, bool wide_count)
+      : key_(key), value_bytes_(value_bytes), descending_(descending), wide_count_(wide_count) {}
 
   bool run(const Launch& launch) const override {
     const auto* const in = launch.argument<const std::byte*>(0);
@@ -323,56 +325,60 @@ class Sort : public Executor {
     const auto* const values_in = launch.argument<const std::byte*>(2);
     auto* const values_out = launch.argument<std::byte*>(3);
     const auto count = wide_count_ ? launch.argument<std::int64_t>(4) : launch.argument<std::int32_t>(4);
-    const bool whole = launch.argument<std::int32_t>(5) == 0 &&
-                       launch.argument<std::int32_t>(6) >= static_cast<std::int32_t>(8 * size_of(key_));
+    const int first_bit = launch.argument<std::int32_t>(5), bits = launch.argument<std::int32_t>(6);
+    const bool whole = bits >= static_cast<int>(8 * size_of(key_));
     if (count <= 0) return false;
-    if (!whole || !known_elements(in, count, key_) || (value_ && !known_elements(values_in, count, *value_))) {
+    const std::size_t value_bytes = static_cast<std::size_t>(count) * value_bytes_;
+    const bool known_values = value_bytes == 0 || (on_device(values_in, value_bytes) && known(values_in, value_bytes));
+    if (first_bit != 0 || (is_float(key_) && !whole) || !known_elements(in, count, key_) || !known_values) {
       forget(out, static_cast<std::size_t>(count) * size_of(key_));
-      if (value_) forget(values_out, static_cast<std::size_t>(count) * size_of(*value_));
+      if (value_bytes > 0) forget(values_out, value_bytes);
       return true;
     }
-    const auto order = sorted(in, count);
-    gather(order, in, out, key_);
-    if (value_) gather(order, values_in, values_out, *value_);
+    // Of indices only the bits that the largest has are looked at.
+    const auto order = sorted(in, count, whole ? -1 : (std::int64_t{1} << bits) - 1);
+    gather(order, in, out, size_of(key_));
+    if (value_bytes > 0) gather(order, values_in, values_out, value_bytes_);
     return true;
   }
 
  private:
-  std::vector<std::int64_t> sorted(const std::byte* in, std::int64_t count) const {
+  std::vector<std::int64_t> sorted(const std::byte* in, std::int64_t count, std::int64_t mask) const {
     std::vector<std::int64_t> order(static_cast<std::size_t>(count));
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) {
       if (descending_) std::swap(a, b);
       const Lane left = element(in, a, key_), right = element(in, b, key_);
-      return is_float(key_) ? left.f < right.f : left.i < right.i;
+      return is_float(key_) ? left.f < right.f : (left.i & mask) < (right.i & mask);
     });
     return order;
   }
 
-  static void gather(const std::vector<std::int64_t>& order, const std::byte* in, std::byte* out, ScalarType type) {
-    std::vector<Lane> moved;
-    moved.reserve(order.size());
-    for (const auto at : order) moved.push_back(element(in, at, type));
-    Output output(type);
-    for (const Lane value : moved) {
-      output.put(out, value);
-      out += size_of(type);
+  static void gather(const std::vector<std::int64_t>& order, const std::byte* in, std::byte* out, std::size_t bytes) {
+    const Content content = content_at(in);
+    std::vector<std::byte> moved(order.size() * bytes);
+    for (std::size_t to = 0; to < order.size(); ++to) {
+      std::memcpy(&moved[to * bytes], in + static_cast<std::size_t>(order[to]) * bytes, bytes);
     }
+    std::ranges::copy(moved, out);
+    wrote(out, moved.size(), content);
   }
 
   ScalarType key_;
-  std::optional<ScalarType> value_;
+  std::size_t value_bytes_;  // 0: none
   bool descending_, wide_count_;
 };
 
 std::unique_ptr<Executor> make_sort(const Signature& kernel) {
   if (kernel.parameters.size() < 7 || kernel.templates.size() < 4) return nullptr;
-  const auto key = scalar_type(pointee(kernel.parameters[1])), value = scalar_type(pointee(kernel.parameters[3]));
+  const auto key = scalar_type(pointee(kernel.parameters[1]));
+  const std::size_t value_bytes = moved_bytes(pointee(kernel.parameters[3]));
   const bool no_values = kernel.parameters[3].find("NullType") != std::string_view::npos;
-  if (!key || (!value && !no_values)) return nullptr;
+  if (!key || (value_bytes == 0 && !no_values)) return nullptr;
   // (cub::SortOrder)1 in newer releases, a bool IS_DESCENDING in older ones.
   const bool descending = kernel.templates[1].ends_with('1') || kernel.templates[1] == "true";
-  return std::make_unique<Sort>(*key, value, descending, kernel.parameters[4].find("long") != std::string_view::npos);
+  return std::make_unique<Sort>(*key, value_bytes, descending,
+                                kernel.parameters[4].find("long") != std::string_view::npos);
 }
 
 }  // namespace

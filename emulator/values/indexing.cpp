@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "values/accumulation.h"
 #include "values/geometry.h"
 #include "values/mover.h"
 
@@ -68,50 +69,59 @@ class Index : public Executor {
   bool put_;
 };
 
-// indexing_backward_kernel_stride_1<T>(const int64_t* positions, const int64_t* order, const T* in, T* out, int64_t
-// count,
-//   int64_t stride, int64_t stride_before, int64_t outer, bool accumulate) (Indexing.cu), index_put where algorithms
-//   must
-// be deterministic: out[positions[i]] = in[order[i]].
+// indexing_backward_kernel{,_stride_1,_small_stride}<T, ..>(const int64_t* positions, const int64_t* order, const T*
+// in, T* out, int64_t count, int64_t stride, int64_t stride_before, int64_t outer, bool accumulate) (Indexing.cu),
+// index_put where it adds or algorithms must be deterministic: out[positions[i]] = in[order[i]], or += that, of rows of
+// `stride`.
 class SortedPut : public Executor {
  public:
-  explicit SortedPut(std::size_t bytes) : bytes_(bytes) {}
+  SortedPut(std::size_t bytes, std::optional<Accumulation> sum) : bytes_(bytes), sum_(sum) {}
 
   bool run(const Launch& launch) const override {
     const auto *const positions = launch.argument<const std::byte*>(0), *const order =
                                                                             launch.argument<const std::byte*>(1);
     const auto* const in = launch.argument<const std::byte*>(2);
     auto* const out = launch.argument<std::byte*>(3);
-    const auto count = launch.argument<std::int64_t>(4);
-    if (count <= 0 || !on_device(out, bytes_)) return false;
+    const auto count = launch.argument<std::int64_t>(4), stride = launch.argument<std::int64_t>(5);
+    const bool adds = launch.argument<bool>(8);
+    if (count <= 0 || stride <= 0 || !on_device(out, bytes_)) return false;
     const auto known_indices = [&](const std::byte* data) {
       const auto all = static_cast<std::size_t>(count) * 8;
       return on_device(data, all) && known(data, all, Content::kInteger);
     };
-    if (launch.argument<std::int64_t>(7) != 1 || launch.argument<bool>(8) || count > kCountableElements ||
+    if (launch.argument<std::int64_t>(7) != 1 || (adds && !sum_) || count * stride > kCountableElements ||
         !known_indices(positions) || !known_indices(order) || !on_device(in, bytes_) || !known(in, bytes_)) {
       clobber(out);
       return true;
     }
     Mover mover(bytes_, out);
+    const std::size_t row = static_cast<std::size_t>(stride) * bytes_;
     for (std::size_t at = 0; at < static_cast<std::size_t>(count); ++at) {
-      const auto place = static_cast<std::size_t>(read_at<std::int64_t>(positions, 8 * at));
-      mover.move(out + place * bytes_, in + static_cast<std::size_t>(read_at<std::int64_t>(order, 8 * at)) * bytes_);
+      std::byte* const to = out + static_cast<std::size_t>(read_at<std::int64_t>(positions, 8 * at)) * row;
+      const std::byte* const from = in + static_cast<std::size_t>(read_at<std::int64_t>(order, 8 * at)) * row;
+      if (adds && !known(from, row)) return clobber(out), true;
+      for (std::size_t element = 0; element < row; element += bytes_) {
+        if (!adds) mover.move(to + element, from + element);
+        else if (!sum_->put(to + element, from + element)) return clobber(out), true;
+      }
     }
     return true;
   }
 
  private:
   std::size_t bytes_;
+  std::optional<Accumulation> sum_;
 };
 
 // _scatter_gather_elementwise_kernel<nt, vt, _cuda_scatter_gather_internal_kernel<scatter, T, I>::operator()
-// <TensorAssign>(..)::{lambda(int)#1}>(int N, lambda), the lambda {OffsetCalculator<3> (self, src, index);
-// char* index; int64_t index_size; TensorAssign f; char* self; int64_t index_stride, numel; char* src}.
+// <F>(..)::{lambda(int)#1}>(int N, lambda), the lambda {OffsetCalculator<3> (self, src, index);
+// char* index; int64_t index_size; F f; char* self; int64_t index_stride, numel; char* src}. F is TensorAssign, or what
+// becomes of elements that meet.
 // index_stride counts elements along the indexed dimension, of self when scattering, else of src.
 class Gather : public Executor {
  public:
-  Gather(std::size_t bytes, ScalarType index, bool scatter) : bytes_(bytes), index_(index), scatter_(scatter) {}
+  Gather(std::size_t bytes, ScalarType index, bool scatter, std::optional<Accumulation> meeting)
+      : bytes_(bytes), index_(index), scatter_(scatter), meeting_(meeting) {}
 
   bool run(const Launch& launch) const override {
     const std::byte* const lambda = launch.bytes(1);
@@ -125,24 +135,36 @@ class Gather : public Executor {
     const auto stride = read_at<std::int64_t>(lambda, at + 32) * static_cast<std::int64_t>(bytes_);
     const auto* const source = read_at<const std::byte*>(lambda, at + 48);
     if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
-    if (!known_operand(geometry, 2, {index, index_}) ||
-        !(small(geometry.numel, 8) || moves(geometry.numel, bytes_, source))) {
+    if (!known_operand(geometry, 2, {index, index_}) || !takes(geometry, source)) {
       if (scatter_) clobber(self);
       else forget_operand(geometry, 0, self, bytes_);
       return true;
     }
     Mover mover(bytes_, scatter_ ? self : nullptr);
+    bool computed = true;
     walk(geometry, 3, [&](const auto& offsets) {
       const std::int64_t picked = std::clamp<std::int64_t>(load(index_, index + offsets[2]).i, 0, limit - 1) * stride;
-      mover.move(self + offsets[0] + (scatter_ ? picked : 0), source + offsets[1] + (scatter_ ? 0 : picked));
+      std::byte* const to = self + offsets[0] + (scatter_ ? picked : 0);
+      const std::byte* const from = source + offsets[1] + (scatter_ ? 0 : picked);
+      if (!meeting_) mover.move(to, from);
+      else computed = computed && meeting_->put(to, from);
     });
+    if (!computed) clobber(self);
     return true;
   }
 
  private:
+  bool takes(const Geometry& geometry, const std::byte* source) const {
+    if (!meeting_) return small(geometry.numel, 8) || moves(geometry.numel, bytes_, source);
+    auto* const data = const_cast<std::byte*>(source);
+    return on_device(source, bytes_) && known_operand(geometry, 1, {data, meeting_->type()}) &&
+           accumulates(geometry.numel, meeting_->type());
+  }
+
   std::size_t bytes_;
   ScalarType index_;
   bool scatter_;
+  std::optional<Accumulation> meeting_;
 };
 
 // Where a lambda that puts one value at many places has what it captured, behind its OffsetCalculator<2> (self, index).
@@ -160,8 +182,9 @@ constexpr FillLayout kIndexFill{.self = 0, .index = 8, .limit = 16, .stride = 24
 
 class ScatterFill : public Executor {
  public:
-  ScatterFill(std::size_t bytes, ScalarType index, const FillLayout& layout)
-      : bytes_(bytes), index_(index), layout_(layout) {}
+  ScatterFill(std::size_t bytes, ScalarType index, const FillLayout& layout,
+              std::optional<Accumulation> meeting = std::nullopt)
+      : bytes_(bytes), index_(index), layout_(layout), meeting_(meeting) {}
 
   bool run(const Launch& launch) const override {
     const std::byte* const lambda = launch.bytes(1);
@@ -179,14 +202,20 @@ class ScatterFill : public Executor {
       clobber(self);
       return true;
     }
+    bool computed = true;
     walk(geometry, 2, [&](const auto& offsets) {
       std::int64_t picked = load(index_, index + offsets[1]).i;
       if (picked < 0) picked += limit;
       std::byte* const to = self + offsets[0] + std::clamp<std::int64_t>(picked, 0, limit - 1) * stride;
+      if (meeting_) {
+        computed = computed && meeting_->put(to, value);
+        return;
+      }
       const Content content = content_at(to);
       std::memcpy(to, value, bytes_);
       wrote(to, bytes_, content);
     });
+    if (!computed) clobber(self);
     return true;
   }
 
@@ -194,6 +223,7 @@ class ScatterFill : public Executor {
   std::size_t bytes_;
   ScalarType index_;
   FillLayout layout_;
+  std::optional<Accumulation> meeting_;
 };
 
 std::unique_ptr<Executor> make_index(const Signature& kernel) {
@@ -212,21 +242,24 @@ std::unique_ptr<Executor> make_index(const Signature& kernel) {
 }
 
 std::unique_ptr<Executor> make_gather(const Signature& kernel) {
-  if (kernel.templates.size() != 3 ||
-      kernel.templates[2].find("<at::native::TensorAssign>") == std::string_view::npos) {
+  if (kernel.templates.size() != 3) return nullptr;
+  const std::string_view text = kernel.templates[2];
+  const FunctorType lambda = parse_functor(text);
+  const bool fills = lambda.name == "_cuda_scatter_fill_internal_kernel";
+  const std::size_t first = fills ? 0 : 1;  // template argument: the element
+  if ((!fills && lambda.name != "_cuda_scatter_gather_internal_kernel") || lambda.templates.size() <= first) {
     return nullptr;
   }
-  const FunctorType lambda = parse_functor(kernel.templates[2]);
-  if (lambda.name == "_cuda_scatter_fill_internal_kernel" && !lambda.templates.empty()) {
-    const auto type = lambda.templates.size() > 1 ? scalar_type(lambda.templates[1]) : ScalarType::kInt64;
-    const std::size_t size = moved_bytes(lambda.templates[0]);
-    return size == 0 || !type ? nullptr : std::make_unique<ScatterFill>(size, *type, kScatterFill);
-  }
-  if (lambda.name != "_cuda_scatter_gather_internal_kernel" || lambda.templates.size() < 2) return nullptr;
-  const std::size_t bytes = moved_bytes(lambda.templates[1]);
-  const auto index = lambda.templates.size() > 2 ? scalar_type(lambda.templates[2]) : ScalarType::kInt64;
-  if (bytes == 0 || !index) return nullptr;
-  return std::make_unique<Gather>(bytes, *index, lambda.templates[0] == "true");
+  const std::string_view element = lambda.templates[first];
+  const std::size_t bytes = moved_bytes(element);
+  const auto index =
+      lambda.templates.size() > first + 1 ? scalar_type(lambda.templates[first + 1]) : ScalarType::kInt64;
+  const bool assigns = text.find("<at::native::TensorAssign>") != std::string_view::npos;
+  const std::string_view functor = text.substr(text.find("::operator()<") + 1);
+  const auto meeting = assigns ? std::nullopt : find_accumulation(functor.substr(0, functor.find('(', 12)), element);
+  if (bytes == 0 || !index || (!assigns && !meeting)) return nullptr;
+  if (fills) return std::make_unique<ScatterFill>(bytes, *index, kScatterFill, meeting);
+  return std::make_unique<Gather>(bytes, *index, lambda.templates[0] == "true", meeting);
 }
 
 // vectorized_gather_kernel<alignment, I>(char* out, char* in, I* index, int indices, int64_t slice_bytes,
@@ -263,6 +296,23 @@ class SliceGather : public Executor {
   ScalarType index_;
 };
 
+// The dimensions other than one, last first; strides of `to` and `from` in bytes.
+Geometry slice_of(const TensorInfo& to, const TensorInfo& from, int to_dim, int from_dim, std::size_t bytes) {
+  Geometry slice{.numel = 1};
+  int source = from.dims - 1;
+  for (int dim = to.dims - 1; dim >= 0; --dim) {
+    if (dim == to_dim) continue;
+    if (source == from_dim) --source;
+    slice.sizes[slice.dims] = to.sizes[dim];
+    slice.strides[0][slice.dims] = to.strides[dim] * static_cast<std::int64_t>(bytes);
+    slice.strides[1][slice.dims] = source >= 0 ? from.strides[source] * static_cast<std::int64_t>(bytes) : 0;
+    slice.numel *= to.sizes[dim];
+    ++slice.dims;
+    --source;
+  }
+  return slice;
+}
+
 // indexSelect{Small,Large}Index<T, I, IndexType, ..>(TensorInfo dst, src, index, int dst_dim, int src_dim,
 //   [IndexType total,] IndexType inner, int64_t limit): dst.sizes[dst_dim] is 1.
 class IndexSelect : public Executor {
@@ -282,7 +332,7 @@ class IndexSelect : public Executor {
       return false;
     }
     const std::int64_t indices = index.dims == 0 ? 1 : index.sizes[0];
-    Geometry slice = walk_of(to, from, to_dim, from_dim);
+    Geometry slice = slice_of(to, from, to_dim, from_dim, bytes_);
     const std::size_t packed[] = {size_of(index_) * static_cast<std::size_t>(index.dims == 0 ? 1 : index.strides[0])};
     const Geometry positions = contiguous(indices, packed);
     const std::int64_t to_step = to.strides[to_dim] * static_cast<std::int64_t>(bytes_);
@@ -305,27 +355,76 @@ class IndexSelect : public Executor {
   }
 
  private:
-  // The dimensions other than the selected one, last first; strides of `to` and `from` in bytes.
-  Geometry walk_of(const TensorInfo& to, const TensorInfo& from, int to_dim, int from_dim) const {
-    Geometry slice{.numel = 1};
-    int source = from.dims - 1;
-    for (int dim = to.dims - 1; dim >= 0; --dim) {
-      if (dim == to_dim) continue;
-      if (source == from_dim) --source;
-      slice.sizes[slice.dims] = to.sizes[dim];
-      slice.strides[0][slice.dims] = to.strides[dim] * static_cast<std::int64_t>(bytes_);
-      slice.strides[1][slice.dims] = source >= 0 ? from.strides[source] * static_cast<std::int64_t>(bytes_) : 0;
-      slice.numel *= to.sizes[dim];
-      ++slice.dims;
-      --source;
-    }
-    return slice;
-  }
-
   std::size_t bytes_;
   ScalarType index_;
   std::size_t index_bytes_;
 };
+
+// indexFunc{Small,Large}Index<T, I, IndexType, .., F>(TensorInfo dst, src, index, int dst_dim, int src_dim, .., F, T
+// alpha, ..) (Indexing.cu): of dst along dst_dim, where index says, and alpha * src become what F makes of them. The
+// sizes along these dimensions are 1. (PyTorch 2.15 has a scatter for it.)
+class IndexAdd : public Executor {
+ public:
+  IndexAdd(Accumulation meeting, ScalarType index, std::size_t index_bytes, int alpha_at)
+      : meeting_(meeting), index_(index), index_bytes_(index_bytes), alpha_at_(alpha_at) {}
+
+  bool run(const Launch& launch) const override {
+    TensorInfo to, from, index;
+    if (!to.read(launch.bytes(0), index_bytes_) || !from.read(launch.bytes(1), index_bytes_) ||
+        !index.read(launch.bytes(2), index_bytes_)) {
+      return false;
+    }
+    if (!on_device(to.data, 1)) return false;
+    if (!put(launch, to, from, index)) clobber(to.data);
+    return true;
+  }
+
+ private:
+  bool put(const Launch& launch, const TensorInfo& to, const TensorInfo& from, const TensorInfo& index) const {
+    const int to_dim = launch.argument<std::int32_t>(3), from_dim = launch.argument<std::int32_t>(4);
+    if (to_dim < 0 || to_dim >= to.dims || from_dim < 0 || from_dim >= from.dims || to.dims != from.dims ||
+        index.dims > 1) {
+      return false;
+    }
+    const std::size_t bytes = size_of(meeting_.type());
+    const std::int64_t indices = index.dims == 0 ? 1 : index.sizes[0];
+    const std::size_t packed[] = {size_of(index_) * static_cast<std::size_t>(index.dims == 0 ? 1 : index.strides[0])};
+    const Geometry slice = slice_of(to, from, to_dim, from_dim, bytes);
+    if (!known_operand(contiguous(indices, packed), 0, {index.data, index_}) ||
+        !accumulates(slice.numel * indices, meeting_.type())) {
+      return false;
+    }
+    const Lane alpha = load(meeting_.type(), launch.bytes(alpha_at_));
+    bool known_all = true;
+    for (std::int64_t at = 0; at < indices && known_all; ++at) {
+      const std::int64_t picked = load(index_, index.data + static_cast<std::size_t>(at) * packed[0]).i;
+      std::byte* const row = to.data + picked * to.strides[to_dim] * static_cast<std::int64_t>(bytes);
+      const std::byte* const added = from.data + at * from.strides[from_dim] * static_cast<std::int64_t>(bytes);
+      walk(slice, 2, [&](const auto& offsets) {
+        const std::byte* const source = added + offsets[1];
+        known_all = known_all && on_device(source, bytes) && known(source, bytes, content_of(meeting_.type())) &&
+                    meeting_.put(row + offsets[0], meeting_.product(load(meeting_.type(), source), alpha));
+      });
+    }
+    return known_all;
+  }
+
+  Accumulation meeting_;
+  ScalarType index_;
+  std::size_t index_bytes_;
+  int alpha_at_;
+};
+
+std::unique_ptr<Executor> make_index_add(const Signature& kernel) {
+  if (kernel.templates.size() < 4 || kernel.parameters.size() < 9) return nullptr;
+  const auto meeting = find_accumulation(kernel.templates.back(), kernel.templates[0]);
+  const auto index = scalar_type(kernel.templates[1]), offset = scalar_type(kernel.templates[2]);
+  const auto functor = std::ranges::find_if(kernel.parameters, [](auto type) { return type.ends_with("const&"); });
+  const auto alpha = functor - kernel.parameters.begin() + 1;
+  const bool has_alpha = alpha < std::ssize(kernel.parameters) && kernel.parameters[alpha] == kernel.templates[0];
+  if (!meeting || !index || !offset || !has_alpha) return nullptr;
+  return std::make_unique<IndexAdd>(*meeting, *index, size_of(*offset), static_cast<int>(alpha));
+}
 
 std::unique_ptr<Executor> make_index_select(const Signature& kernel) {
   if (kernel.templates.size() < 3) return nullptr;
@@ -342,10 +441,12 @@ std::unique_ptr<Executor> make_indexing(const Signature& kernel) {
   if (kernel.name == "_scatter_gather_elementwise_kernel") return make_gather(kernel);
   if (kernel.name == "indexSelectSmallIndex" || kernel.name == "indexSelectLargeIndex")
     return make_index_select(kernel);
-  if (kernel.name == "indexing_backward_kernel_stride_1" && kernel.templates.size() == 1 &&
+  if (kernel.name == "indexFuncSmallIndex" || kernel.name == "indexFuncLargeIndex") return make_index_add(kernel);
+  if (kernel.name.starts_with("indexing_backward_kernel") && !kernel.templates.empty() &&
       kernel.parameters.size() == 9) {
     const std::size_t bytes = moved_bytes(kernel.templates[0]);
-    return bytes == 0 ? nullptr : std::make_unique<SortedPut>(bytes);
+    const auto sum = find_accumulation("ReduceAdd", kernel.templates[0]);
+    return bytes == 0 ? nullptr : std::make_unique<SortedPut>(bytes, sum);
   }
   if (kernel.name == "vectorized_gather_kernel" && kernel.templates.size() == 2) {
     const auto index = scalar_type(kernel.templates[1]);

@@ -15,6 +15,7 @@ PROGRAM = (Path(__file__).parent / "values_program.py").read_text()
         ["arithmetic", "comparison", "logical", "bitwise", "scalar"],
         ["unary", "cast", "creation"],
         ["reduction", "indexing", "foreach", "idiom"],
+        ["meeting"],
     ],
     ids=lambda groups: "-".join(groups),
 )
@@ -74,6 +75,27 @@ def test_reused_memory_does_not_show_its_former_values(emulate: Callable[..., An
         """
     )
     assert run.result == [True] * 8
+
+
+def test_what_unknown_elements_are_added_to_does_not_show_its_former_values(
+    emulate: Callable[..., Any],
+) -> None:
+    run = emulate(
+        """
+        import torch
+        at, unknown = torch.arange(8, device="cuda") % 4, torch.rand(8, device="cuda")
+        result = []
+        for add in (
+            lambda x: x.index_add_(0, at, unknown),
+            lambda x: x.scatter_add_(0, at, unknown),
+            lambda x: x.index_put_((at,), unknown, accumulate=True),
+            lambda x: x.scatter_reduce_(0, at, unknown, "amax"),
+            lambda x: x.scatter_add_(0, (unknown * 4).long(), torch.ones(8, device="cuda")),
+        ):
+            result.append(add(torch.ones(4, device="cuda")).tolist())
+        """
+    )
+    assert run.result == [[0.0] * 4] * 5
 
 
 def test_large_tensors_are_recorded_only(emulate: Callable[..., Any]) -> None:

@@ -69,6 +69,23 @@ def pairs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[Move], tuple[Tens
     yield "mixed", lambda to: (to(values((6, 5), dtype)), to(values((5, 6), dtype, 1)).t())
 
 
+# (tensor, where along its first dimension, as many others) -> tensor
+MEETINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "index_add": lambda x, at, y: x.index_add(0, at, y, alpha=2),
+    "index_put": lambda x, at, y: x.index_put((at,), y, accumulate=True),
+    "index_fill": lambda x, at, y: x.index_fill(0, at, 3),
+    "scatter_add": lambda x, at, y: x.scatter_add(0, along(at, y), y),
+    "scatter_fill": lambda x, at, y: x.scatter(0, along(at, y), 3, reduce="add"),
+    "prod": lambda x, at, y: x.scatter_reduce(0, along(at, y), y, "prod"),
+    "amax": lambda x, at, y: x.scatter_reduce(0, along(at, y), y, "amax"),
+    "amin": lambda x, at, y: x.scatter_reduce(0, along(at, y), y, "amin"),
+}
+
+
+def along(at: Tensor, other: Tensor) -> Tensor:
+    return at.view(-1, *[1] * (other.dim() - 1)).expand_as(other)
+
+
 def add_binary() -> None:
     for dtype in ALL:
         for layout, pair in pairs(dtype):
@@ -361,6 +378,19 @@ def add_indexing() -> None:
     case("indexing", "one_hot", lambda to: torch.nn.functional.one_hot(to(torch.tensor([3, 1, 3])), 5))
 
 
+def add_meetings() -> None:
+    for dtype, shape, (name, meet) in itertools.product(
+        (torch.int64, torch.int32, torch.float32, torch.bfloat16), ((), (6,)), MEETINGS.items()
+    ):
+        case(
+            "meeting",
+            f"{name}-{len(shape)}-{name_of(dtype)}",
+            lambda to, d=dtype, s=shape, meet=meet: meet(
+                to(values((4, *s), d)), to(torch.tensor([3, 1, 3, 3, 0])), to(values((5, *s), d, 1))
+            ),
+        )
+
+
 def put(tensor: Tensor, index: Tensor, value: object) -> Tensor:
     tensor[index] = value
     return tensor
@@ -479,7 +509,8 @@ def run(body: Case) -> str | None:
 def failures(groups: list[str]) -> dict[str, str]:
     """The cases of the groups that do not compute on the device what they compute on the CPU, and how."""
     for add in (
-        add_binary, add_scalars, add_unary, add_casts, add_creation, add_reductions, add_indexing, add_lists, add_idioms
+        add_binary, add_scalars, add_unary, add_casts, add_creation, add_reductions, add_indexing, add_meetings,
+        add_lists, add_idioms,
     ):  # fmt: skip
         add()
     chosen = {name: body for name, body in cases.items() if not groups or name.split("/")[0] in groups}

@@ -379,14 +379,15 @@ def add_indexing() -> None:
 
 
 def add_meetings() -> None:
-    for dtype, shape, (name, meet) in itertools.product(
-        (torch.int64, torch.int32, torch.float32, torch.bfloat16), ((), (6,)), MEETINGS.items()
+    # PyTorch has another kernel for more than 16 places.
+    for dtype, shape, count, (name, meet) in itertools.product(
+        (torch.int64, torch.int32, torch.float32, torch.bfloat16), ((), (6,)), (5, 20), MEETINGS.items()
     ):
         case(
             "meeting",
-            f"{name}-{len(shape)}-{name_of(dtype)}",
-            lambda to, d=dtype, s=shape, meet=meet: meet(
-                to(values((4, *s), d)), to(torch.tensor([3, 1, 3, 3, 0])), to(values((5, *s), d, 1))
+            f"{name}-{count}-{len(shape)}-{name_of(dtype)}",
+            lambda to, d=dtype, s=shape, n=count, meet=meet: meet(
+                to(values((4, *s), d)), to(torch.arange(n) * 3 % 4 // 2 * 3), to(values((n, *s), d, 1))
             ),
         )
 

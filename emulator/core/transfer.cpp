@@ -56,19 +56,33 @@ bool blocks(Direction direction, bool pinned, bool synchronous) {
   }
 }
 
+// Batches of tokens, which masks of documents and losses are made of; floating-point numbers have larger exponents.
+constexpr std::size_t kIntegerBytes = 1024 * 1024;
+constexpr std::int32_t kMostInteger = 1 << 25;  // four truth values are less
+
+bool holds_integers(const void* data, std::size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(data);
+  for (std::size_t at = 0; at + sizeof(std::int32_t) <= bytes; at += sizeof(std::int32_t)) {
+    std::int32_t word = 0;
+    std::memcpy(&word, from + at, sizeof word);
+    if (word >= kMostInteger || word < -kMostInteger) return false;
+  }
+  return true;
+}
+
+void copy_from_host(void* destination, const void* source, std::size_t bytes) {
+  const bool small = bytes <= kValueBytes;
+  if (!small && (bytes > kIntegerBytes || !holds_integers(source, bytes))) return values::forget(destination, bytes);
+  std::memcpy(destination, source, bytes);
+  values::wrote(destination, bytes, small ? values::Content::kBytes : values::Content::kInteger);
+}
+
 // Moves what a copy may move.
 void move(void* destination, const void* source, std::size_t bytes, Direction direction) {
   const values::Derivation copied;
   switch (direction) {
     case Direction::kHostToHost: std::memmove(destination, source, bytes); break;
-    case Direction::kHostToDevice:
-      if (bytes > kValueBytes) {
-        values::forget(destination, bytes);
-      } else {
-        std::memcpy(destination, source, bytes);
-        values::wrote(destination, bytes);
-      }
-      break;
+    case Direction::kHostToDevice: copy_from_host(destination, source, bytes); break;
     case Direction::kDeviceToHost: values::copy_to_host(destination, source, bytes); break;
     default: values::copy(destination, source, bytes); break;
   }
@@ -88,7 +102,7 @@ int copy_rows(void* destination, std::size_t destination_pitch, const void* sour
   const auto move_rows = [=] {
     auto* into = static_cast<std::byte*>(destination);
     auto* out_of = static_cast<const std::byte*>(source);
-    const bool large = bytes * rows > kValueBytes && direction == Direction::kHostToDevice;
+    const bool large = rows > 1 && bytes * rows > kValueBytes && direction == Direction::kHostToDevice;
     for (std::size_t row = 0; row < rows; ++row) {
       if (large) values::forget(into + row * destination_pitch, bytes);
       else move(into + row * destination_pitch, out_of + row * source_pitch, bytes, direction);

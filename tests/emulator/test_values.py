@@ -77,6 +77,21 @@ def test_reused_memory_does_not_show_its_former_values(emulate: Callable[..., An
     assert run.result == [True] * 8
 
 
+def test_batches_of_integers_reach_the_device(emulate: Callable[..., Any]) -> None:
+    """Of up to 1 MiB: masks of documents and losses follow from them. Floating-point numbers do not."""
+    run = emulate(
+        """
+        import torch
+        tokens = torch.arange(1 << 17) * 7919 % 50_000
+        batches = [tokens, tokens.int(), tokens % 3 == 0, -tokens]
+        result = [torch.equal((batch.cuda() % 5 == 2).cpu(), batch % 5 == 2) for batch in batches]
+        numbers = (tokens[: 1 << 16] + 1.5).cuda()
+        result.append(numbers.cpu().any().item())
+        """
+    )
+    assert run.result == [True, True, True, True, False]
+
+
 def test_what_unknown_elements_are_added_to_does_not_show_its_former_values(
     emulate: Callable[..., Any],
 ) -> None:
@@ -518,7 +533,7 @@ def test_the_host_is_told_of_integers_that_nobody_computed(
         f"""
         import torch
         x = torch.rand(1 << 17, device="cuda")
-        ids = torch.full((1 << 17,), 3).cuda()
+        ids = torch.full((1 << 18,), 3).cuda()  # too many to be known
         {reads}
         """
     )

@@ -78,7 +78,7 @@ def _launch_in_place() -> None:
     """PyTorch's elastic launcher, and all that is made of it."""
     module: Any = importlib.import_module("torch.distributed.launcher.api")
 
-    def launch_agent(config: Any, entrypoint: Any, args: list[Any]) -> dict[int, Any]:
+    def launch_agent(config: Any, entrypoint: Any, args: list[Any], *_: Any, **__: Any) -> dict[int, Any]:
         _check_world(config.nproc_per_node, config.min_nodes, config.max_nodes)
         rank = int(os.environ["RANK"])
         if callable(entrypoint):

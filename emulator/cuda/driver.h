@@ -42,6 +42,8 @@ Context* primary_context(int device);
 // The calling thread's: the top of its stack, else the primary one once the device is in use.
 Context* current_context_of_thread();
 
+void tell_of_profiler();  // that one which the script starts sees nothing of the device
+
 }  // namespace maya::cuda
 
 // The runtime API's entry points that the driver's are made of. Those with the same parameters and errors

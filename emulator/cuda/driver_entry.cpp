@@ -1,13 +1,11 @@
 // Looking driver functions up by name: cuGetProcAddress and cudaGetDriverEntryPoint*, from the ABI tables.
 #include <array>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "abi/stubs.h"
 #include "core/process.h"
-#include "core/recorder.h"
 #include "cuda/driver.h"
 
 namespace maya::cuda {
@@ -87,17 +85,12 @@ Result cudaGetDriverEntryPointByVersion(const char* name, void** function, unsig
   return cuda::find_entry_point(name, function, version, flags, query);
 }
 
-// CUPTI asks for the driver's private tables when a script starts its own profiler, which then sees the host alone;
-// NVRTC asks for one and does without.
+// What is left of CUPTI (cupti.cpp) asks for the driver's private tables; NVRTC asks for one and does without.
 Result cuGetExportTable(const void** table, const void* id) {
   if (table == nullptr) return Result::kInvalidValue;
   constexpr unsigned char kOfNvrtc[] = {0xda, 0x91, 0x51, 0xd3, 0x3a, 0xe6, 0xcc, 0x41,
                                         0xa5, 0xc0, 0x4f, 0x26, 0xd5, 0x33, 0xe3, 0x28};
-  static std::once_flag said;
-  if (maya::recording() && !(id && std::memcmp(id, kOfNvrtc, sizeof kOfNvrtc) == 0)) {
-    std::call_once(said,
-                   [] { maya::annotate("{\"note\": \"a profiler that the script starts sees no device activity\"}"); });
-  }
+  if (!(id && std::memcmp(id, kOfNvrtc, sizeof kOfNvrtc) == 0)) cuda::tell_of_profiler();
   *table = nullptr;
   return Result::kNotFound;
 }

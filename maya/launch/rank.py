@@ -113,13 +113,24 @@ def _run_script(request: dict[str, Any]) -> dict[str, Any]:
 def _describe(error: BaseException) -> dict[str, Any]:
     import torch
 
-    # NCCL's own, for a communicator, is none of PyTorch's allocator.
-    of_nccl = isinstance(error, torch.distributed.DistBackendError) and "out of memory" in str(error)
+    told = _nccls_own(error)
+    # NCCL's own memory, for a communicator, is none of PyTorch's allocator.
+    no_memory = isinstance(error, torch.OutOfMemoryError) or "out of memory" in told
+    unsaid = f" ({told})" if told and told not in str(error) else ""
     return {
-        "status": "oom" if of_nccl or isinstance(error, torch.OutOfMemoryError) else "raised",
-        "message": f"{type(error).__name__}: {error}",
-        "traceback": _own_traceback(error),
+        "status": "oom" if no_memory else "raised",
+        "message": f"{type(error).__name__}: {error}{unsaid}",
+        "traceback": _own_traceback(error).rstrip("\n") + unsaid,
     }
+
+
+def _nccls_own(error: BaseException) -> str:
+    """What NCCL says of a communicator that it did not make, where that is the error: it may name the result only."""
+    if not (isinstance(error, RuntimeError) and "NCCL" in str(error)):
+        return ""
+    last = ctypes.CDLL(None).ncclGetLastError
+    last.restype = ctypes.c_char_p
+    return (last(None) or b"").decode() or str(error)
 
 
 def _own_traceback(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -397,22 +398,25 @@ def test_too_large_an_allocation_is_out_of_memory(launch: Launch) -> None:
     assert "Tried to allocate 40.00 GiB" in run.out_of_memory.message
 
 
-def test_nccl_takes_memory_with_the_first_communicator_and_with_each(values: Values) -> None:
-    (taken,) = values(
-        """
-        some = torch.zeros(4, device=device)
-        groups = [dist.new_group([0]) for _ in range(2)]
-        before, answer = torch.cuda.mem_get_info()[0], []
-        for group in (None, *groups):
-            dist.all_reduce(some, group=group)
-            answer.append(before - torch.cuda.mem_get_info()[0])
-        dist.destroy_process_group(groups[1])
-        answer.append(before - torch.cuda.mem_get_info()[0])
-        """,
-        1,
-    )
+def test_nccl_takes_memory_with_the_first_communicator_and_with_each(launch: Launch, tmp_path: Path) -> None:
+    run = launch("""
+        import json, sys, torch, torch.distributed as dist
+        torch.cuda.set_device(0)
+        some = torch.zeros(4, device="cuda")
+        before, taken = torch.cuda.mem_get_info()[0], []
+        def tell(): taken.append(before - torch.cuda.mem_get_info()[0])
+        def use(group=None): dist.all_reduce(some, group=group), tell()
+        dist.init_process_group("nccl"), use()
+        groups = []
+        for _ in range(2):
+            groups.append(dist.new_group([0])), use(groups[-1])
+        dist.destroy_process_group(groups[1]), tell()
+        json.dump(taken, open(sys.argv[1] + "/taken.json", "w"))
+        """)
+    assert run.status == "traced", run.traceback
     gpu = load("dgx-h100").device
     communicators = [1, 2, 3, 2]
+    taken = json.loads((tmp_path / "results" / "taken.json").read_text())
     assert taken == [gpu.nccl_bytes + n * gpu.communicator_bytes for n in communicators]
 
 
@@ -442,10 +446,10 @@ def test_a_communicator_that_finds_no_memory_is_out_of_memory(launch: Launch) ->
     run = launch("""
         import torch, torch.distributed as dist
         torch.cuda.set_device(0)
-        dist.init_process_group("nccl")
         some = torch.zeros(4, device="cuda")
         free = torch.cuda.mem_get_info()[0]
         held = torch.empty(free - (64 << 20), dtype=torch.uint8, device="cuda")
+        dist.init_process_group("nccl")
         dist.all_reduce(some)
         """)
     device = load("dgx-h100").device
@@ -657,7 +661,7 @@ def test_of_a_script_that_prints_without_end_only_the_end_is_kept(launch: Launch
 ON_ONE_DEVICE = """
 import os, torch, torch.distributed as dist
 SEES
-dist.init_process_group("nccl")
+dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
 dist.all_reduce(torch.ones(1, device="cuda"))
 """
 

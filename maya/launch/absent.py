@@ -11,8 +11,11 @@ from __future__ import annotations
 import ctypes
 import datetime
 import importlib
+import inspect
 import os
+import re
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +24,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlparse
 
-import torch.distributed
 from torch._C._distributed_c10d import ProcessGroup, Store, TCPStore
 from torch.distributed import distributed_c10d
 
@@ -31,17 +33,50 @@ from maya.launch.topology import family_of, pattern_of
 
 UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
 NO_PAIR = (-1, -1)
-ONE_OF_SEVERAL_ROOTS = (
-    "UniqueNCCLID:"  # of large communicators (ncclCommInitRankScalable takes the first one's id)
+
+# Where a group's backends exchange the ids of communicators, in a store whose prefix ends in the group's name: several
+# ids where it is large, and other communicators for pairs of its members.
+_ID_KEY = re.compile(
+    r"(?:.*/)?(?P<group>[^/]+)//cuda//(?:"
+    r"UniqueNCCLID:(?P<root>\d+)|(?P<low>\d+):(?P<high>\d+)|(?P<number>\d+)"  # ProcessGroupNCCL.cpp
+    r"|(?:.*/p2p-(?P<first>\d+)-(?P<second>\d+)-(?P<attempt>\d+)/)?"  # LazyBackend.hpp, PyTorch 2.15's
+    r"(?:.*/)?nccl_storekey_(?P<generation>\d+)(?:_(?P<part>\d+))?"  # nccl2/NCCLBootstrap.cpp, 2.15's
+    r")"
 )
 
 
 @dataclass(frozen=True)
 class Group:
-    """A process group with this rank in it."""
+    """A process group with this rank in it: of those of the same ranks the `earlier`-th from 0."""
 
     ranks: tuple[int, ...]
     family: int
+    earlier: int = 0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Of the id of one of a group's communicators, that of all members or of a `pair` of them, by places in the group.
+
+    `root`: which of several ids; ncclCommInitRankScalable knows the communicator by the first. `number`: which of
+    several communicators of these members.
+    """
+
+    group: Group
+    pair: tuple[int, int]
+    root: int
+    number: int
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        ranks = self.group.ranks
+        return ranks if self.pair == NO_PAIR else tuple(ranks[place] for place in self.pair)
+
+    @property
+    def identity(self) -> int:
+        """Equal on all members. Names of groups may differ: PyTorch counts those that a rank has heard of."""
+        of = (self.group.ranks, self.group.earlier, self.pair, self.number)
+        return int.from_bytes(blake2b(repr(of).encode(), digest_size=8).digest(), "little")
 
 
 class Groups:
@@ -64,8 +99,9 @@ class Groups:
                 self._log = None
         if self.rank not in ranks:
             return
-        pattern = pattern_of(ranks)
-        self._own[name] = Group(tuple(ranks), family_of(pattern, self._seen[pattern]))
+        pattern, members = pattern_of(ranks), tuple(ranks)
+        earlier = sum(group.ranks == members for group in self._own.values())
+        self._own[name] = Group(members, family_of(pattern, self._seen[pattern]), earlier)
         self._seen[pattern] += 1
 
     def named_in(self, prefix: str) -> tuple[int, ...]:
@@ -74,18 +110,19 @@ class Groups:
         group = next(own, None)
         return group.ranks if group else ()
 
-    def of_key(self, key: str) -> tuple[Group, tuple[int, int]] | None:
-        """The group, and the pair of its members, that a store key of ProcessGroupNCCL exchanges an id for."""
-        path, separator, last = key.rpartition("//cuda//")
-        group = self._own.get(path.rpartition("/")[2])
-        if not separator or group is None:
+    def exchange_at(self, key: str) -> Exchange | None:
+        """What a store key is for; None: for something else, or for a group without this rank."""
+        found = _ID_KEY.fullmatch(key)
+        group = self._own.get(found["group"]) if found else None
+        if found is None or group is None:
             return None
-        if last.startswith(ONE_OF_SEVERAL_ROOTS):
-            return group, NO_PAIR
-        low, colon, high = last.partition(":")
-        if not low.isdigit() or (colon and not high.isdigit()):
-            return None
-        return group, (int(low), int(high)) if colon else NO_PAIR
+        low, high = found["low"] or found["first"], found["high"] or found["second"]
+        return Exchange(
+            group,
+            pair=(int(low), int(high)) if low else NO_PAIR,
+            root=int(found["root"] or found["part"] or 0),
+            number=int(found["number"] or found["attempt"] or found["generation"] or 0),
+        )
 
 
 class NamingStore(Store):
@@ -118,24 +155,21 @@ class NamingStore(Store):
 
     def _name_communicator(self, key: str, unique_id: bytes) -> bool:
         """Tells the emulator which communicator `unique_id` will make, when the key is for one."""
-        found = self._groups.of_key(key)
-        if found is None or len(unique_id) != UNIQUE_ID_BYTES:
+        exchange = self._groups.exchange_at(key)
+        if exchange is None or len(unique_id) != UNIQUE_ID_BYTES:
             return False
-        group, pair = found
-        if key.rpartition("//")[2].startswith(ONE_OF_SEVERAL_ROOTS) and not key.endswith(":0"):
-            return True
-        ranks = group.ranks if pair == NO_PAIR else tuple(group.ranks[place] for place in pair)
-        identity = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little")
-        self._name(
-            unique_id,
-            ctypes.c_uint64(identity),
-            ctypes.c_uint32(group.family),
-            *pair,
-            len(group.ranks) == self._world,
-            (ctypes.c_int * len(ranks))(*ranks),
-            len(ranks),
-            self.in_trace,
-        )
+        if exchange.root == 0:
+            ranks = exchange.ranks
+            self._name(
+                unique_id,
+                ctypes.c_uint64(exchange.identity),
+                ctypes.c_uint32(exchange.group.family),
+                *exchange.pair,
+                len(exchange.group.ranks) == self._world,
+                (ctypes.c_int * len(ranks))(*ranks),
+                len(ranks),
+                self.in_trace,
+            )
         return True
 
     def add(self, key: str, amount: int) -> int:
@@ -151,7 +185,7 @@ class NamingStore(Store):
 
     def _elsewhere(self, keys: list[str]) -> list[str]:
         """Those that this store does not know by itself."""
-        return [key for key in keys if not self._groups.of_key(key) and self._shared.asked(key) is None]
+        return [key for key in keys if not self._groups.exchange_at(key) and self._shared.asked(key) is None]
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         return bytes(self._inner.compare_set(key, expected, desired))
@@ -231,28 +265,50 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -
 
     _meet_by(handler)
     _watch_new_groups(groups, apart=True)
-    distributed_c10d.split_group = torch.distributed.split_group = _split_into_new_groups
+    _split_into_new_groups()
     gather_objects_in_bulk()
 
 
-def _split_into_new_groups(
-    parent_pg: ProcessGroup | None = None,
-    split_ranks: list[list[int]] | None = None,
-    timeout: datetime.timedelta | None = None,
-    pg_options: Any | None = None,
-    group_desc: str | None = None,
-) -> ProcessGroup | None:
+def _split_into_new_groups() -> None:
     """Splitting a communicator asks all of its ranks, who may not be there."""
-    parent = parent_pg or distributed_c10d._get_default_group()
-    ranks_of = distributed_c10d.get_process_group_ranks(parent)
-    backend = distributed_c10d._world.pg_map[parent][0]
-    groups = [
-        distributed_c10d.new_group([ranks_of[rank] for rank in sorted(ranks)], timeout, backend, pg_options,
-                                   group_desc=group_desc)
-        for ranks in split_ranks or ()
-    ]  # fmt: skip
-    own = [group for group in groups if group is not distributed_c10d.GroupMember.NON_GROUP_MEMBER]
-    return own[0] if own else None
+    original: Callable[..., Any] = distributed_c10d.split_group
+    outside = _of_no_part(original)
+    new_group: Callable[..., Any] = distributed_c10d.new_group
+    in_order = _in_given_order(new_group)
+
+    def split_group(
+        parent_pg: ProcessGroup | None = None,
+        split_ranks: list[list[int]] | None = None,
+        timeout: datetime.timedelta | None = None,
+        pg_options: Any | None = None,
+        group_desc: str | None = None,
+        backend: Any | None = None,
+    ) -> Any:
+        parent = parent_pg or distributed_c10d._get_default_group()
+        ranks_of = distributed_c10d.get_process_group_ranks(parent)
+        backend = backend or distributed_c10d._world.pg_map[parent][0]
+        groups = [
+            new_group([ranks_of[place] for place in (part if in_order else sorted(part))],
+                      timeout, backend, pg_options, group_desc=group_desc, **in_order)
+            for part in split_ranks or ()
+        ]  # fmt: skip
+        own = [group for group in groups if group is not distributed_c10d.GroupMember.NON_GROUP_MEMBER]
+        return own[0] if own else outside
+
+    for module in list(sys.modules.values()):  # device meshes have it by name
+        if getattr(module, "__dict__", {}).get("split_group") is original:
+            module.split_group = split_group  # type: ignore[attr-defined]
+
+
+def _of_no_part(split_group: Callable[..., Any]) -> Any:
+    """What PyTorch gives a rank that is in no part: None to 2.11, what `new_group` gives it in 2.15."""
+    declared = str(inspect.signature(split_group).return_annotation)
+    return None if "None" in declared else distributed_c10d.GroupMember.NON_GROUP_MEMBER
+
+
+def _in_given_order(new_group: Callable[..., Any]) -> dict[str, bool]:
+    """Options for a group in the order of its list, where PyTorch has such: there a split keeps its parts' order."""
+    return {"sort_ranks": False} if "sort_ranks" in inspect.signature(new_group).parameters else {}
 
 
 def name_communicators(rank: int, world: int, port: int, log: str | None) -> None:
@@ -270,6 +326,8 @@ def name_communicators(rank: int, world: int, port: int, log: str | None) -> Non
 
 def _watch_new_groups(groups: Groups, apart: bool) -> None:
     """`apart`: other ranks may not be there to connect to."""
+    # No group's communicator is split from the world's: a split one is known to none but who was asked for their part.
+    distributed_c10d._get_split_source = lambda *_, **__: None
     original: Callable[..., Any] = distributed_c10d._new_process_group_helper
 
     def helper(
@@ -282,12 +340,13 @@ def _watch_new_groups(groups: Groups, apart: bool) -> None:
         *rest: Any,
         **options: Any,
     ) -> Any:
-        if "nccl" in _devices(backend):
+        among_devices = "nccl" in _devices(backend)
+        if among_devices:
             groups.add(str(name), ranks or range(size))
         if not apart:
             return original(size, rank, ranks, backend, store, name, *rest, **options)
-        # Bound to a device, communicators are made now and by splitting, which asks every rank for its part.
-        options["device_id"] = None
+        if not among_devices:
+            options["device_id"] = None  # none that `fake` has in Gloo's place
         group, prefix = original(size, rank, ranks, _without_gloo(backend), store, name, *rest, **options)
         entry = distributed_c10d._world.pg_map.get(group)
         if entry is not None:

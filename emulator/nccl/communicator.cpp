@@ -55,8 +55,19 @@ struct Group {
   int depth = 0;
   std::uint32_t ordinal = 0;
   std::vector<Placed> pending;
+  std::vector<Placed> own_turns;  // broadcasts of which this rank is the root, from one buffer to another
 };
 thread_local Group this_group;
+
+// Where each rank in its turn broadcasts what it has to a place of its own, as PyTorch 2.15 gathers into a list, a root
+// that does not run would send what this rank sends in its own turn. What its other calls name as sent is nothing.
+void send_as_in_own_turn(Placed& placed, const std::vector<Placed>& own_turns) {
+  Operation& call = placed.call;
+  if (call.collective != Collective::kBroadcast || call.send != call.recv) return;
+  for (const Placed& own : own_turns)
+    if (own.comm == placed.comm && own.call.count == call.count && own.call.type == call.type)
+      call.send = own.call.send;
+}
 
 void record_call(const Placed& placed) {
   const Operation& call = placed.call;
@@ -198,6 +209,8 @@ Result exchange(const Placed& placed) {
     complete_large(placed);
   } else if (!placed.waits()) {
     copy_locally(placed);
+    if (this_group.depth && call.collective == Collective::kBroadcast && call.send != call.recv)
+      this_group.own_turns.push_back(placed);
   } else if (this_group.depth) {
     this_group.pending.push_back(placed);
   } else {
@@ -228,10 +241,12 @@ void group_start() {
 Result group_end() {
   if (this_group.depth == 0) return Result::kInvalidUsage;
   if (--this_group.depth) return Result::kSuccess;
-  const std::vector<Placed> pending = std::move(this_group.pending);
-  this_group.pending.clear();
-  for (const Placed& placed : pending)
+  std::vector<Placed> pending = std::exchange(this_group.pending, {});
+  const std::vector<Placed> own_turns = std::exchange(this_group.own_turns, {});
+  for (Placed& placed : pending) {
+    send_as_in_own_turn(placed, own_turns);
     if (const Result result = complete(placed); result != Result::kSuccess) return result;
+  }
   return Result::kSuccess;
 }
 

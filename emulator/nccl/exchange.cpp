@@ -119,7 +119,7 @@ const Message* look(const Placed& placed, int member) {
   return nullptr;
 }
 
-// A broadcast's root that was ended and whose representative is this very rank: what we hold is its value.
+// A broadcast's root that does not run and whose representative is this very rank: what we hold is its value.
 bool stands_for(const Placed& placed, int member) {
   const auto channel = channel_of(placed, member, true);
   return channel && channel->rank == static_cast<std::uint32_t>(rank_config().rank);
@@ -269,8 +269,10 @@ void tell_zeros(const Placed& placed, int member) {
 Result complete_from_one(const Placed& placed, int member) {
   const Operation& call = placed.call;
   const bool broadcast = call.collective == Collective::kBroadcast;
-  if (broadcast && !look(placed, member) && stands_for(placed, member))
+  if (broadcast && !look(placed, member) && stands_for(placed, member)) {
+    copy_locally(placed);  // as that rank would have, being the root
     return post(placed, call.recv, part_bytes(call));
+  }
   const Message* message = nullptr;
   if (const Result result = receive(placed, member, message); result != Result::kSuccess) return result;
   if (!message) values::forget(call.recv, part_bytes(call));

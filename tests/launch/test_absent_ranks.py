@@ -382,3 +382,27 @@ def test_objects_are_gathered_among_thousands(launch: Launch) -> None:
     )
     assert run.status == "traced", run.traceback
     assert run.launched < 12
+
+
+def test_lists_are_gathered_from_absent_ranks(launch: Launch) -> None:
+    """PyTorch 2.15 gathers into a list so: each rank in its turn is the root, and names its own value each time."""
+    run = launch(
+        """
+        import os, torch, torch.distributed as dist
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl")
+        mine = torch.tensor([28], device="cuda")
+        everyone = [torch.zeros_like(mine) for place in range(world)]
+        dist.all_gather(everyone, mine)
+        assert [value.item() for value in everyone] == [28] * world, everyone
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            model(torch.ones(8, 8, device="cuda")).sum().backward()
+            optimizer.step()
+        """,
+        64,
+    )
+    assert run.status == "traced", run.traceback
+    assert run.launched < 64

@@ -31,11 +31,11 @@ inline constexpr std::size_t kCountableBytes = 8 * static_cast<std::size_t>(kCou
 
 // How known bytes were written. A range known as one of the numeric contents is not known as the other:
 // its memory was reused by a kernel whose outputs could not be told. kCountableFloat is a floating-point tensor beyond
-// kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kCountable is a large memset's zeros and what was put among
-// them: integers or kCountableFloat, whichever they are read as. kUncomputed is
-// not known: integers or truth values that read zero, of which the host is told when it reads them. kAllFalse and
-// kAllTrue are truth values that are alike, as many as there may be: none is stored, they read zero. So do those of
-// kFormula, which can be computed.
+// kSmallBytes, of zeros or made of integers: countable too, and no input of floating-point arithmetic. kCountable is a
+// large memset's zeros and what was put among them: integers or kCountableFloat, whichever they are read as.
+// kUncomputed is not known: integers or truth values that read zero, of which the host is told when it reads them.
+// kAllFalse and kAllTrue are truth values that are alike, as many as there may be: none is stored, they read zero. So
+// do those of kFormula, which can be computed.
 enum class Content : std::uint8_t {
   kBytes,
   kInteger,

@@ -62,7 +62,7 @@ std::optional<Accumulation> find_accumulation(std::string_view functor, std::str
 
 bool accumulates(std::int64_t elements, ScalarType type) {
   if (computes(elements, type, Derivation::picked())) return true;
-  if (Derivation::picked()) lose(std::to_string(elements) + " accumulated elements");
+  if (Derivation::picked() && !is_float(type)) lose(std::to_string(elements) + " accumulated integers");
   return false;
 }
 

@@ -29,7 +29,7 @@ class Accumulation {
 // that computes.
 std::optional<Accumulation> find_accumulation(std::string_view functor, std::string_view element);
 
-// Whether so many elements are accumulated: all that are small, and countable ones.
+// Whether so many elements are accumulated: all that are small, and countable ones. Says where integers are too many.
 bool accumulates(std::int64_t elements, ScalarType type);
 
 }  // namespace maya::values

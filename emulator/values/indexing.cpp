@@ -255,8 +255,7 @@ std::unique_ptr<Executor> make_gather(const Signature& kernel) {
   const auto index =
       lambda.templates.size() > first + 1 ? scalar_type(lambda.templates[first + 1]) : ScalarType::kInt64;
   const bool assigns = text.find("<at::native::TensorAssign>") != std::string_view::npos;
-  const std::string_view functor = text.substr(text.find("::operator()<") + 1);
-  const auto meeting = assigns ? std::nullopt : find_accumulation(functor.substr(0, functor.find('(', 12)), element);
+  const auto meeting = assigns ? std::nullopt : find_accumulation(text, element);
   if (bytes == 0 || !index || (!assigns && !meeting)) return nullptr;
   if (fills) return std::make_unique<ScatterFill>(bytes, *index, kScatterFill, meeting);
   return std::make_unique<Gather>(bytes, *index, lambda.templates[0] == "true", meeting);
@@ -390,7 +389,10 @@ class IndexAdd : public Executor {
     const std::int64_t indices = index.dims == 0 ? 1 : index.sizes[0];
     const std::size_t packed[] = {size_of(index_) * static_cast<std::size_t>(index.dims == 0 ? 1 : index.strides[0])};
     const Geometry slice = slice_of(to, from, to_dim, from_dim, bytes);
-    if (!known_operand(contiguous(indices, packed), 0, {index.data, index_}) ||
+    const auto is_known = [&](const std::byte* source) {
+      return on_device(source, bytes) && known(source, bytes, content_of(meeting_.type()));
+    };
+    if (!known_operand(contiguous(indices, packed), 0, {index.data, index_}) || !is_known(from.data) ||
         !accumulates(slice.numel * indices, meeting_.type())) {
       return false;
     }
@@ -402,7 +404,7 @@ class IndexAdd : public Executor {
       const std::byte* const added = from.data + at * from.strides[from_dim] * static_cast<std::int64_t>(bytes);
       walk(slice, 2, [&](const auto& offsets) {
         const std::byte* const source = added + offsets[1];
-        known_all = known_all && on_device(source, bytes) && known(source, bytes, content_of(meeting_.type())) &&
+        known_all = known_all && is_known(source) &&
                     meeting_.put(row + offsets[0], meeting_.product(load(meeting_.type(), source), alpha));
       });
     }

@@ -342,6 +342,8 @@ def routed(picks):
     yield "index put", torch.zeros(TOKENS, EXPERTS, device=picks.device).index_put(
         (torch.arange(TOKENS, device=picks.device).unsqueeze(1), picks), torch.ones(1, device=picks.device)).bool()
     yield "copy", map.clone().flip(0)
+    yield "added up", torch.zeros(EXPERTS, device=picks.device).long().scatter_add(
+        0, picks.flatten(), torch.ones_like(picks.flatten()))
 """
 
 

@@ -47,7 +47,9 @@ class Elementwise : public Executor {
       return true;
     }
     if (fills_with_zero(geometry, operands, object) || copies_large(geometry, operands)) return true;
-    const bool copies = functor_->op == Op::kCopy && functor_->tensors > 0;
+    // Ones to be counted; truth values that are alike need not be stored.
+    const bool fills = functor_->tensors == 0 && operands[0].type != ScalarType::kBool;
+    const bool copies = functor_->op == Op::kCopy && (fills || functor_->tensors > 0);
     if (large(geometry, operands) && !copies && !Derivation::picked()) return leave(geometry, operands, object);
     evaluate(geometry, operands, object);
     return true;

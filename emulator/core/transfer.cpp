@@ -127,7 +127,8 @@ int fill(void* destination, unsigned value, std::size_t element_bytes, std::size
   const auto write = [=] {
     if (bytes > kValueBytes) {
       values::forget(destination, bytes);  // reads zero from here on
-      return value == 0 ? values::wrote(destination, bytes, values::Content::kCountable) : void();
+      if (value == 0) values::wrote(destination, bytes, values::Content::kCountable);
+      return;
     }
     auto* at = static_cast<std::byte*>(destination);
     for (std::size_t index = 0; index < count; ++index) std::memcpy(at + index * element_bytes, &value, element_bytes);

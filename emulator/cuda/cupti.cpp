@@ -1,20 +1,13 @@
 // What a profiler asks CUPTI first, as PyTorch's does, which goes on without the device: there is nothing of it to see.
 // CUPTI itself would miss the driver's private tables, and CUDA 13.2's looks for them again, without end, to say so.
 #include <cstdint>
-#include <mutex>
 
-#include "core/process.h"
 #include "core/recorder.h"
 #include "cuda/driver.h"
 
 namespace maya::cuda {
 
-void tell_of_profiler() {
-  static std::once_flag said;
-  if (!maya::recording()) return;
-  std::call_once(said,
-                 [] { maya::annotate("{\"note\": \"a profiler that the script starts sees no device activity\"}"); });
-}
+void tell_of_profiler() { note_once("a profiler that the script starts sees no device activity"); }
 
 }  // namespace maya::cuda
 

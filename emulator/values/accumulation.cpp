@@ -37,9 +37,9 @@ Accumulation::Accumulation(Op op, ScalarType type)
 bool Accumulation::put(std::byte* to, Lane value) const {
   const ScalarType type = functor_.result;
   const std::size_t bytes = size_of(type);
-  const bool of_large = is_float(type) && known(to, bytes, Content::kCountableFloat);
-  if (!of_large && !known(to, bytes, content_of(type))) return false;
   const Content content = content_at(to);
+  const bool of_large = is_float(type) && content != Content::kFloat;
+  if (!known(to, bytes, of_large ? Content::kCountableFloat : content_of(type))) return false;
   store(type, applied(functor_, load(type, to), value), to);
   wrote(to, bytes, content);
   return true;

@@ -295,22 +295,58 @@ class SliceGather : public Executor {
   ScalarType index_;
 };
 
-// The dimensions other than one, last first; strides of `to` and `from` in bytes.
-Geometry slice_of(const TensorInfo& to, const TensorInfo& from, int to_dim, int from_dim, std::size_t bytes) {
-  Geometry slice{.numel = 1};
-  int source = from.dims - 1;
-  for (int dim = to.dims - 1; dim >= 0; --dim) {
-    if (dim == to_dim) continue;
-    if (source == from_dim) --source;
-    slice.sizes[slice.dims] = to.sizes[dim];
-    slice.strides[0][slice.dims] = to.strides[dim] * static_cast<std::int64_t>(bytes);
-    slice.strides[1][slice.dims] = source >= 0 ? from.strides[source] * static_cast<std::int64_t>(bytes) : 0;
-    slice.numel *= to.sizes[dim];
-    ++slice.dims;
-    --source;
+// What kernels that go over slices of a tensor take first: TensorInfo dst, src, index, int dst_dim, int src_dim. In
+// dst_dim the size is 1.
+struct Slices {
+  TensorInfo to, from, index;
+  int to_dim = 0, from_dim = 0;
+  ScalarType index_type{};
+
+  // False: not these.
+  bool read(const Launch& launch, ScalarType type, std::size_t offset_bytes) {
+    index_type = type;
+    to_dim = launch.argument<std::int32_t>(3);
+    from_dim = launch.argument<std::int32_t>(4);
+    return to.read(launch.bytes(0), offset_bytes) && from.read(launch.bytes(1), offset_bytes) &&
+           index.read(launch.bytes(2), offset_bytes);
   }
-  return slice;
-}
+  bool consistent() const {
+    return to_dim >= 0 && to_dim < to.dims && from_dim >= 0 && from_dim < from.dims && index.dims <= 1;
+  }
+
+  std::int64_t count() const { return index.dims == 0 ? 1 : index.sizes[0]; }
+  // Of one index to the next, in bytes.
+  std::size_t index_step() const {
+    return size_of(index_type) * static_cast<std::size_t>(index.dims == 0 ? 1 : index.strides[0]);
+  }
+  bool known_indices() const {
+    const std::size_t packed[] = {index_step()};
+    return known_operand(contiguous(count(), packed), 0, {index.data, index_type});
+  }
+  std::int64_t picked(std::int64_t at) const {
+    return load(index_type, index.data + static_cast<std::size_t>(at) * index_step()).i;
+  }
+
+  // Of one slice to the next, in bytes.
+  std::int64_t to_step(std::size_t bytes) const { return to.strides[to_dim] * static_cast<std::int64_t>(bytes); }
+  std::int64_t from_step(std::size_t bytes) const { return from.strides[from_dim] * static_cast<std::int64_t>(bytes); }
+  // The dimensions of a slice, last first; strides of `to` and `from` in bytes.
+  Geometry one(std::size_t bytes) const {
+    Geometry slice{.numel = 1};
+    int source = from.dims - 1;
+    for (int dim = to.dims - 1; dim >= 0; --dim) {
+      if (dim == to_dim) continue;
+      if (source == from_dim) --source;
+      slice.sizes[slice.dims] = to.sizes[dim];
+      slice.strides[0][slice.dims] = to.strides[dim] * static_cast<std::int64_t>(bytes);
+      slice.strides[1][slice.dims] = source >= 0 ? from.strides[source] * static_cast<std::int64_t>(bytes) : 0;
+      slice.numel *= to.sizes[dim];
+      ++slice.dims;
+      --source;
+    }
+    return slice;
+  }
+};
 
 // indexSelect{Small,Large}Index<T, I, IndexType, ..>(TensorInfo dst, src, index, int dst_dim, int src_dim,
 //   [IndexType total,] IndexType inner, int64_t limit): dst.sizes[dst_dim] is 1.
@@ -320,34 +356,25 @@ class IndexSelect : public Executor {
       : bytes_(bytes), index_(index), index_bytes_(index_bytes) {}
 
   bool run(const Launch& launch) const override {
-    TensorInfo to, from, index;
-    if (!to.read(launch.bytes(0), index_bytes_) || !from.read(launch.bytes(1), index_bytes_) ||
-        !index.read(launch.bytes(2), index_bytes_)) {
+    Slices slices;
+    if (!slices.read(launch, index_, index_bytes_) || !slices.consistent() || !on_device(slices.to.data, bytes_)) {
       return false;
     }
-    const int to_dim = launch.argument<std::int32_t>(3), from_dim = launch.argument<std::int32_t>(4);
-    if (to_dim < 0 || to_dim >= to.dims || from_dim < 0 || from_dim >= from.dims || index.dims > 1 ||
-        !on_device(to.data, bytes_)) {
-      return false;
-    }
-    const std::int64_t indices = index.dims == 0 ? 1 : index.sizes[0];
-    Geometry slice = slice_of(to, from, to_dim, from_dim, bytes_);
-    const std::size_t packed[] = {size_of(index_) * static_cast<std::size_t>(index.dims == 0 ? 1 : index.strides[0])};
-    const Geometry positions = contiguous(indices, packed);
-    const std::int64_t to_step = to.strides[to_dim] * static_cast<std::int64_t>(bytes_);
-    if (!moves(slice.numel * indices, bytes_, from.data) || !known_operand(positions, 0, {index.data, index_})) {
-      slice.sizes[slice.dims] = indices;
+    std::byte *const to = slices.to.data, *const from = slices.from.data;
+    const std::int64_t to_step = slices.to_step(bytes_), from_step = slices.from_step(bytes_);
+    Geometry slice = slices.one(bytes_);
+    if (!moves(slice.numel * slices.count(), bytes_, from) || !slices.known_indices()) {
+      slice.sizes[slice.dims] = slices.count();
       slice.strides[0][slice.dims++] = to_step;
-      slice.numel *= indices;
-      forget_operand(slice, 0, to.data, bytes_);
+      slice.numel *= slices.count();
+      forget_operand(slice, 0, to, bytes_);
       return true;
     }
-    const std::int64_t from_step = from.strides[from_dim] * static_cast<std::int64_t>(bytes_);
     Mover mover(bytes_);
-    for (std::int64_t at = 0; at < indices; ++at) {
-      const std::int64_t picked = load(index_, index.data + static_cast<std::size_t>(at) * packed[0]).i;
+    for (std::int64_t at = 0; at < slices.count(); ++at) {
+      const std::int64_t picked = slices.picked(at);
       walk(slice, 2, [&](const auto& offsets) {
-        mover.move(to.data + at * to_step + offsets[0], from.data + picked * from_step + offsets[1]);
+        mover.move(to + at * to_step + offsets[0], from + picked * from_step + offsets[1]);
       });
     }
     return true;
@@ -360,48 +387,37 @@ class IndexSelect : public Executor {
 };
 
 // indexFunc{Small,Large}Index<T, I, IndexType, .., F>(TensorInfo dst, src, index, int dst_dim, int src_dim, .., F, T
-// alpha, ..) (Indexing.cu): of dst along dst_dim, where index says, and alpha * src become what F makes of them. The
-// sizes along these dimensions are 1. (PyTorch 2.15 has a scatter for it.)
+// alpha, ..) (Indexing.cu): of dst along dst_dim, where index says, and alpha * src become what F makes of them.
+// (PyTorch 2.15 has a scatter for it.)
 class IndexAdd : public Executor {
  public:
   IndexAdd(Accumulation meeting, ScalarType index, std::size_t index_bytes, int alpha_at)
       : meeting_(meeting), index_(index), index_bytes_(index_bytes), alpha_at_(alpha_at) {}
 
   bool run(const Launch& launch) const override {
-    TensorInfo to, from, index;
-    if (!to.read(launch.bytes(0), index_bytes_) || !from.read(launch.bytes(1), index_bytes_) ||
-        !index.read(launch.bytes(2), index_bytes_)) {
-      return false;
-    }
-    if (!on_device(to.data, 1)) return false;
-    if (!put(launch, to, from, index)) clobber(to.data);
+    Slices slices;
+    if (!slices.read(launch, index_, index_bytes_) || !on_device(slices.to.data, 1)) return false;
+    if (!put(launch, slices)) clobber(slices.to.data);
     return true;
   }
 
  private:
-  bool put(const Launch& launch, const TensorInfo& to, const TensorInfo& from, const TensorInfo& index) const {
-    const int to_dim = launch.argument<std::int32_t>(3), from_dim = launch.argument<std::int32_t>(4);
-    if (to_dim < 0 || to_dim >= to.dims || from_dim < 0 || from_dim >= from.dims || to.dims != from.dims ||
-        index.dims > 1) {
-      return false;
-    }
+  bool put(const Launch& launch, const Slices& slices) const {
+    if (!slices.consistent() || slices.to.dims != slices.from.dims) return false;
     const std::size_t bytes = size_of(meeting_.type());
-    const std::int64_t indices = index.dims == 0 ? 1 : index.sizes[0];
-    const std::size_t packed[] = {size_of(index_) * static_cast<std::size_t>(index.dims == 0 ? 1 : index.strides[0])};
-    const Geometry slice = slice_of(to, from, to_dim, from_dim, bytes);
+    const Geometry slice = slices.one(bytes);
     const auto is_known = [&](const std::byte* source) {
       return on_device(source, bytes) && known(source, bytes, content_of(meeting_.type()));
     };
-    if (!known_operand(contiguous(indices, packed), 0, {index.data, index_}) || !is_known(from.data) ||
-        !accumulates(slice.numel * indices, meeting_.type())) {
+    if (!slices.known_indices() || !is_known(slices.from.data) ||
+        !accumulates(slice.numel * slices.count(), meeting_.type())) {
       return false;
     }
     const Lane alpha = load(meeting_.type(), launch.bytes(alpha_at_));
     bool known_all = true;
-    for (std::int64_t at = 0; at < indices && known_all; ++at) {
-      const std::int64_t picked = load(index_, index.data + static_cast<std::size_t>(at) * packed[0]).i;
-      std::byte* const row = to.data + picked * to.strides[to_dim] * static_cast<std::int64_t>(bytes);
-      const std::byte* const added = from.data + at * from.strides[from_dim] * static_cast<std::int64_t>(bytes);
+    for (std::int64_t at = 0; at < slices.count() && known_all; ++at) {
+      std::byte* const row = slices.to.data + slices.picked(at) * slices.to_step(bytes);
+      const std::byte* const added = slices.from.data + at * slices.from_step(bytes);
       walk(slice, 2, [&](const auto& offsets) {
         const std::byte* const source = added + offsets[1];
         known_all = known_all && is_known(source) &&

@@ -265,9 +265,9 @@ std::optional<PtxKernel::Moved> moved_by(Function& function, Function::Outcomes&
 }
 
 // What a module's kernel writes reads zero where nobody computes it.
-void forget_results(const PtxKernel::Moved& moved, void** arguments, void* stream) {
+void forget_results(const std::vector<PtxKernel::Written>& all_written, void** arguments, void* stream) {
   std::vector<std::pair<std::byte*, std::size_t>> results;  // 0 bytes: nobody knows how many
-  for (const PtxKernel::Written& written : moved.written) {
+  for (const PtxKernel::Written& written : all_written) {
     auto* const to = reinterpret_cast<std::byte*>(address_argument(arguments, written.argument));
     if (is_device_pointer(to)) results.emplace_back(written.bytes == 0 ? to : to + written.first, written.bytes);
   }
@@ -284,7 +284,7 @@ void forget_results(const PtxKernel::Moved& moved, void** arguments, void* strea
 // Integers and truth values that follow from known ones, found once per shape and contents.
 std::optional<PtxKernel::Results> results_of(Function& function, Function::Outcomes& outcomes,
                                              const PtxLaunch& launch) {
-  constexpr std::uint64_t kMostSteps = 4'000'000'000, kMostStepsOfAll = 40'000'000'000;
+  constexpr std::uint64_t kMostSteps = 30'000'000'000, kMostStepsOfAll = 150'000'000'000;
   constexpr std::size_t kMostKept = 8;
   static std::atomic<std::uint64_t> all_steps{0};
   const std::lock_guard lock(function.mutex);
@@ -332,11 +332,11 @@ Result launch(const void* handle, Dimensions grid, Dimensions block, std::size_t
   if (function != nullptr && function->multiplies && !moved && recording()) tell_products(*function);
   const PtxKernel::Moved known = moved.value_or(PtxKernel::Moved{});
   record_launch(*kernel, shape.grid, shape.block, arguments, shared_bytes, stream, known.bytes, known.work);
-  if (!moved) return Result::kSuccess;
+  if (outcomes == nullptr) return Result::kSuccess;
   const values::Derivation computed;
   const auto results = capturing(stream) ? std::nullopt : results_of(*function, *outcomes, shape);
   if (results) write_results(*results, arguments);
-  else forget_results(*moved, arguments, stream);
+  else forget_results(moved ? moved->written : function->ptx->may_write(arguments), arguments, stream);
   return Result::kSuccess;
 }
 

@@ -152,19 +152,22 @@ bool sample(const PtxKernel& kernel, const PtxLaunch& launch, Threads which, Ptx
 }
 
 // `samples` of all threads, or of one warp or two: over all warps.
-PtxKernel::Moved moved_by(const PtxLaunch& launch, Threads which, Samples& samples) {
+PtxKernel::Moved moved_by(const PtxKernel& kernel, const PtxLaunch& launch, Threads which, Samples& samples) {
   const double warps = which == Threads::kAll ? 1 : std::max(warps_of(launch) / 2.0, 1.0);
   PtxKernel::Moved moved;
+  bool anywhere = false;
   moved.work += samples.interior * warps;
   moved.work += samples.last * warps;
   for (const auto& [where, reached] : samples.reached) {
     const auto all = static_cast<std::uint64_t>(std::llround((reached.interior + reached.last) * warps));
     moved.bytes += reached.spans ? std::min(all, reached.highest - reached.lowest) : all;
     const auto& [argument, written] = where;
-    if (!written || argument < 0) continue;
-    moved.written.push_back(which == Threads::kAll ? written_span(reached, argument, launch.arguments)
-                                                   : PtxKernel::Written{argument, 0, 0});
+    if (!written) continue;
+    if (argument < 0) anywhere = true;
+    else if (which == Threads::kAll) moved.written.push_back(written_span(reached, argument, launch.arguments));
+    else moved.written.push_back({argument, 0, 0});
   }
+  if (anywhere) moved.written = kernel.may_write(launch.arguments);
   moved.follows_from = PtxContents(samples.read.apart(), launch.arguments);
   return moved;
 }
@@ -191,13 +194,23 @@ std::vector<std::uint64_t> PtxKernel::scalars(void** arguments) const {
   return values;
 }
 
+std::vector<PtxKernel::Written> PtxKernel::may_write(void** arguments) const {
+  std::vector<Written> written;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (stored_to_[i] && parameters_[i].is_pointer(parameters_[i].value(arguments[i]))) {
+      written.push_back({static_cast<int>(i), 0, 0});
+    }
+  }
+  return written;
+}
+
 std::optional<PtxKernel::Moved> PtxKernel::moved(const PtxLaunch& launch) const {
   if (launch.arguments == nullptr && !parameters_.empty()) return std::nullopt;
   for (const PtxLoads loads : {PtxLoads::kUnknown, PtxLoads::kKnown}) {
     for (const Threads which : {Threads::kAll, Threads::kOuterWarps}) {
       std::uint64_t steps_left = kStepBudget;
       Samples samples;
-      if (sample(*this, launch, which, loads, steps_left, samples)) return moved_by(launch, which, samples);
+      if (sample(*this, launch, which, loads, steps_left, samples)) return moved_by(*this, launch, which, samples);
       if (steps_left > 0) break;  // no fewer threads would do
     }
   }

@@ -44,12 +44,18 @@ class PtxReads {
  public:
   bool empty() const { return reads_.empty(); }
   void clear() { reads_.clear(); }
-  void add(const PtxRead& read);
+  void add(const PtxRead& read) {
+    const bool again = !reads_.empty() && read.argument == reads_.back().argument &&
+                       read.address >= reads_.back().address &&
+                       read.address + read.bytes <= reads_.back().address + reads_.back().bytes;
+    if (!again) add_new(read);
+  }
   void add(const PtxReads& others);
   // In ascending order, none beside another.
   std::vector<PtxRead> apart();
 
  private:
+  void add_new(const PtxRead& read);
   void merge();
 
   std::vector<PtxRead> reads_;
@@ -100,6 +106,9 @@ class PtxKernel {
   // times the blocks, but no more than the span of addresses that the sample touches. Where all threads of a block
   // take too long, those of its first and last warp stand for it.
   std::optional<Moved> moved(const PtxLaunch& launch) const;
+
+  // What any launch may write, however little of it can be followed.
+  std::vector<Written> may_write(void** arguments) const;
 
   // Bytes that the launch stores, `first` bytes from where a pointer argument points.
   struct Result {
@@ -216,6 +225,7 @@ class PtxKernel {
 
   std::vector<Parameter> parameters_;
   std::vector<Instruction> instructions_;
+  std::vector<bool> stored_to_;   // by parameter: addresses of stores come from it
   bool stores_integers_ = false;  // stores something that floating-point arithmetic has no part in
   int registers_ = 0;
 };

@@ -11,52 +11,53 @@ using Operand = PtxKernel::Operand;
 
 }  // namespace
 
-PtxBlock::PtxBlock(const PtxKernel& kernel, const PtxLaunch& launch, std::vector<std::uint32_t> threads, PtxLoads loads)
-    : kernel_(kernel), launch_(launch), threads_(std::move(threads)), loads_(loads), lanes_(threads_.size()) {
-  const std::size_t values = static_cast<std::size_t>(kernel.registers_) * lanes_;
-  bits_.resize(values);
-  registers_known_.resize(values);
-  pointers_.resize(static_cast<std::size_t>(kernel.registers_));
-  all_lanes_known_.resize(pointers_.size());
-  for (std::vector<std::uint64_t>& special : specials_) special.resize(lanes_);
+PtxBlock::PtxBlock(const PtxKernel& kernel, const PtxLaunch& launch, std::vector<std::uint32_t> threads, PtxLoads loads,
+                   PtxTraffic traffic)
+    : kernel_(kernel),
+      launch_(launch),
+      threads_(std::move(threads)),
+      loads_(loads),
+      traffic_(traffic),
+      lanes_(threads_.size()) {
+  registers_.resize(static_cast<std::size_t>(kernel.registers_),
+                    {{std::vector<std::uint64_t>(lanes_), std::vector<std::uint8_t>(lanes_)}});
   for (std::size_t i = 0; i < kernel.parameters_.size(); ++i) {
     arguments_.push_back(kernel.parameters_[i].value(launch.arguments[i]));
   }
-  all_known_.resize(lanes_, 1);
+  const auto& [grid, size, arguments] = launch_;
+  for (const std::uint32_t thread : threads_) {
+    specials_[0].push_back(thread % size[0]);
+    specials_[1].push_back(thread / size[0] % size[1]);
+    specials_[2].push_back(thread / size[0] / size[1]);
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    specials_[3 + i] = {0};
+    specials_[6 + i] = {size[i]};
+    specials_[9 + i] = {grid[i]};
+  }
   at_.resize(lanes_);
   active_.resize(lanes_);
   executed_.resize(lanes_);
-  result_.resize(lanes_);
-  result_known_.resize(lanes_);
+  result_ = {std::vector<std::uint64_t>(lanes_), std::vector<std::uint8_t>(lanes_)};
 }
 
 void PtxBlock::begin(std::uint64_t block) {
-  std::ranges::fill(registers_known_, std::uint8_t{0});
-  std::ranges::fill(pointers_, std::int16_t{-1});
+  for (Register& it : registers_) {
+    it.pointer = -1;
+    it.values.uniform = true;
+    it.values.all_known = false;
+    it.values.known.front() = 0;
+  }
   std::ranges::fill(shared_known_, std::uint8_t{0});
-  std::ranges::fill(all_lanes_known_, std::uint8_t{0});
   std::ranges::fill(active_, std::uint8_t{1});
   together_ = true;
+  all_execute_ = false;
   common_ = 0;
   active_lanes_ = lanes_;
-  const auto& [grid, size, arguments] = launch_;
-  const auto rows = static_cast<std::uint32_t>(block / grid[0]);
-  for (std::size_t lane = 0; lane < lanes_; ++lane) {
-    const std::uint32_t thread = threads_[lane];
-    const std::array<std::uint32_t, 12> specials{thread % size[0],
-                                                 thread / size[0] % size[1],
-                                                 thread / size[0] / size[1],
-                                                 static_cast<std::uint32_t>(block % grid[0]),
-                                                 rows % grid[1],
-                                                 rows / grid[1],
-                                                 size[0],
-                                                 size[1],
-                                                 size[2],
-                                                 grid[0],
-                                                 grid[1],
-                                                 grid[2]};
-    for (std::size_t i = 0; i < specials.size(); ++i) specials_[i][lane] = specials[i];
-  }
+  const auto rows = static_cast<std::uint32_t>(block / launch_.grid[0]);
+  specials_[3].front() = block % launch_.grid[0];
+  specials_[4].front() = rows % launch_.grid[1];
+  specials_[5].front() = rows / launch_.grid[1];
   footprint_.clear();
   work_ = {};
   stored_.clear();
@@ -73,7 +74,7 @@ bool PtxBlock::run(std::uint64_t block, std::uint64_t& steps_left) {
     if (steps_left < active_lanes_) return steps_left = 0, false;
     steps_left -= active_lanes_;
     find_executed(instruction);
-    work_ += instruction.work * static_cast<double>(executed_lanes_);
+    if (traffic_ == PtxTraffic::kCounted) work_ += instruction.work * static_cast<double>(executed_lanes_);
     if (instruction.op == Op::kBranch || instruction.op == Op::kReturn) {
       if (!leave(instruction, at)) return false;
       continue;
@@ -103,14 +104,19 @@ std::size_t PtxBlock::next() {
   return common_;
 }
 
+void PtxBlock::execute_active() {
+  executed_lanes_ = active_lanes_;
+  if (all_execute_ && active_lanes_ == lanes_) return;
+  all_execute_ = active_lanes_ == lanes_;
+  for (std::size_t lane = 0; lane < lanes_; ++lane) executed_[lane] = active_[lane] ? kSurely : kNot;
+}
+
 void PtxBlock::find_executed(const Instruction& instruction) {
   doubtful_ = false;
-  executed_lanes_ = active_lanes_;
-  if (instruction.guard < 0) {
-    for (std::size_t lane = 0; lane < lanes_; ++lane) executed_[lane] = active_[lane] ? kSurely : kNot;
-    return;
-  }
+  if (instruction.guard < 0) return execute_active();
   const Source guard = source({Operand::Kind::kRegister, instruction.guard});
+  if (guard.step == 0 && guard.is_known(0) && (guard.of(0) != 0) != instruction.guard_negated) return execute_active();
+  all_execute_ = false;
   executed_lanes_ = 0;
   for (std::size_t lane = 0; lane < lanes_; ++lane) {
     const bool known = guard.is_known(lane), holds = (guard.of(lane) != 0) != instruction.guard_negated;
@@ -125,7 +131,8 @@ bool PtxBlock::leave(const Instruction& instruction, std::size_t at) {
   if (doubtful_ && !skips_arithmetic_only(instruction, at + 1)) return false;
   const std::size_t end = kernel_.instructions_.size();
   const std::size_t target = instruction.op == Op::kReturn ? end : static_cast<std::size_t>(instruction.target);
-  const auto leaving = static_cast<std::size_t>(std::ranges::count(executed_, kSurely));
+  const auto surely = [&] { return static_cast<std::size_t>(std::ranges::count(executed_, kSurely)); };
+  const std::size_t leaving = doubtful_ ? surely() : executed_lanes_;
   if (together_ && (leaving == 0 || leaving == active_lanes_)) {
     common_ = leaving == 0 ? at + 1 : target;
     return true;
@@ -151,31 +158,62 @@ bool PtxBlock::skips_arithmetic_only(const Instruction& branch, std::size_t next
   return next == target;
 }
 
-// What was found goes to a register of the lanes that execute.
-void PtxBlock::write(int index, std::int16_t pointer) {
-  const auto at = static_cast<std::size_t>(index);
-  std::uint64_t* const bits = &bits_[at * lanes_];
-  std::uint8_t* const known = &registers_known_[at * lanes_];
-  if (executed_lanes_ == lanes_ && !doubtful_) {
-    std::ranges::copy(result_, bits);
-    std::ranges::copy(result_known_, known);
-    pointers_[at] = pointer;
-    all_lanes_known_[at] = std::ranges::find(result_known_, std::uint8_t{0}) == result_known_.end();
-    return;
-  }
-  pointers_[at] = std::max(pointers_[at], pointer);
-  all_lanes_known_[at] = 0;
-  for (std::size_t lane = 0; lane < lanes_; ++lane) {
-    if (executed_[lane] == kNot) continue;
-    bits[lane] = result_[lane];
-    known[lane] = executed_[lane] == kSurely && result_known_[lane];
-  }
+// To be filled by lane.
+PtxBlock::Values& PtxBlock::new_result() {
+  result_.uniform = result_.all_known = false;
+  return result_;
 }
 
+void PtxBlock::forget_result(std::size_t lane) {
+  if (result_.all_known) std::ranges::fill(result_.known, std::uint8_t{1});
+  result_.all_known = false;
+  result_.known[lane] = 0;
+}
+
+// Whether the result is alike in all lanes.
+void PtxBlock::find_uniform() {
+  if (result_.uniform || !result_.all_known) return;
+  std::uint64_t differing = 0;
+  for (std::size_t lane = 0; lane < lanes_; ++lane) differing |= result_.bits[lane] ^ result_.bits[0];
+  result_.uniform = differing == 0;
+}
+
+// What was found goes to a register of the lanes that execute.
+void PtxBlock::write(int index, std::int16_t pointer) {
+  auto& [values, from] = registers_[static_cast<std::size_t>(index)];
+  if (!result_.all_known && !result_.uniform)
+    result_.all_known = std::ranges::find(result_.known, 0) == result_.known.end();
+  if (executed_lanes_ == lanes_ && !doubtful_) {
+    std::swap(values, result_);
+    from = pointer;
+    return;
+  }
+  from = std::max(from, pointer);
+  const bool all_known = values.all_known && result_.all_known && !doubtful_;
+  const auto spread = [](auto& of_lanes) {
+    const auto first = of_lanes.front();
+    std::ranges::fill(of_lanes, first);
+  };
+  if (values.all_known) values.known.front() = 1;
+  if (values.uniform) spread(values.bits);
+  if (values.uniform || values.all_known) spread(values.known);
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    if (executed_[lane] == kNot) continue;
+    const std::size_t at = result_.uniform ? 0 : lane;
+    values.bits[lane] = result_.bits[at];
+    values.known[lane] = executed_[lane] == kSurely && (result_.all_known || result_.known[at] != 0);
+  }
+  values.uniform = false;
+  values.all_known = all_known;
+}
+
+// Its results from the first-th on.
 void PtxBlock::write_unknown(const Instruction& instruction, std::size_t first) {
-  if (instruction.results.size() <= first) return;
-  std::ranges::fill(result_known_, std::uint8_t{0});
-  for (const int index : std::span(instruction.results).subspan(first)) write(index, -1);
+  for (std::size_t i = first; i < instruction.results.size(); ++i) {
+    new_result().uniform = true;
+    result_.known.front() = 0;
+    write(instruction.results[i], -1);
+  }
 }
 
 }  // namespace maya::cuda

@@ -10,16 +10,34 @@ namespace maya::cuda {
 namespace {
 
 using Op = PtxKernel::Op;
+using Type = PtxKernel::Type;
 
 constexpr std::uint64_t kLine = 128;
-constexpr std::size_t kSharedBytes = 256 * 1024;
+constexpr std::size_t kSharedBytes = 256 * 1024, kWord = 4;
+
+template <class Bits>
+std::uint64_t loaded(const std::byte* data, Type type) {
+  Bits bits;
+  std::memcpy(&bits, data, sizeof bits);
+  return narrow(bits, type);
+}
+
+std::uint64_t loaded(const std::byte* data, Type type) {
+  switch (type.bits) {
+    case 8: return loaded<std::uint8_t>(data, type);
+    case 16: return loaded<std::uint16_t>(data, type);
+    case 32: return loaded<std::uint32_t>(data, type);
+    default: return loaded<std::uint64_t>(data, type);
+  }
+}
 
 }  // namespace
 
 void PtxBlock::touch(const Instruction& instruction, const Source& address) {
   const bool atomic = instruction.op == Op::kAtomic, stores = instruction.op == Op::kStore;
-  if (!stores) add(footprint_[{address.pointer, false}], address, instruction.bytes);
-  if (stores || atomic) add(footprint_[{address.pointer, true}], address, instruction.bytes);
+  const bool counted = traffic_ == PtxTraffic::kCounted;
+  if (counted && !stores) add(footprint_[{address.pointer, false}], address, instruction.bytes);
+  if (counted && (stores || atomic)) add(footprint_[{address.pointer, true}], address, instruction.bytes);
   if (stores && loads_ == PtxLoads::kKnown) store(instruction, address);
   if (instruction.op == Op::kAsyncCopy) forget_shared(source(instruction.sources[1]), instruction.bytes);
 }
@@ -55,29 +73,58 @@ void PtxBlock::count_lines(const Source& address, std::uint64_t bytes) {
 }
 
 // nullptr: not all of it is known.
-const std::byte* PtxBlock::known_bytes(std::uint64_t address, std::size_t bytes) {
+const std::byte* PtxBlock::find_known_bytes(std::uint64_t address, std::size_t bytes) {
   const auto* const data = reinterpret_cast<const std::byte*>(address);
-  if (address < known_.begin || address + bytes > known_.end) {
-    const std::span<const std::byte> around = values::known_around(data);
-    known_.begin = reinterpret_cast<std::uint64_t>(around.data());
-    known_.end = known_.begin + around.size();
-  }
+  const std::span<const std::byte> around = values::known_around(data);
+  known_.begin = reinterpret_cast<std::uint64_t>(around.data());
+  known_.end = known_.begin + around.size();
   return address >= known_.begin && address + bytes <= known_.end ? data : nullptr;
 }
 
-void PtxBlock::load(const Instruction& instruction, const Source& address) {
-  const std::size_t bytes = static_cast<std::size_t>(instruction.type.bits) / 8;
-  for (std::size_t i = 0; i < instruction.results.size(); ++i) {
+// The result of lanes that all load, no further from each other than if each had its own place. False: they are, or not
+// all of what lies there is known.
+bool PtxBlock::load_close(Type type, const Source& address, std::uint64_t offset) {
+  if (!all_execute_ || !address.all_known || address.step == 0) return false;
+  const std::size_t bytes = static_cast<std::size_t>(type.bits) / 8;
+  const auto [low, high] = std::minmax_element(address.bits, address.bits + lanes_);
+  const std::uint64_t span = *high - *low + bytes, first = *low + address.plus + offset;
+  const std::byte* const data = span > bytes * lanes_ ? nullptr : known_bytes(first, span);
+  if (data == nullptr) return false;
+  Values& result = new_result();
+  result.all_known = true;
+  const auto load_all = [&, begin = *low](auto width) {
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
-      result_known_[lane] = 0;
-      if (executed_[lane] == kNot || !address.is_known(lane)) continue;
+      result.bits[lane] = loaded<decltype(width)>(data + (address.bits[lane] - begin), type);
+    }
+  };
+  switch (type.bits) {
+    case 8: load_all(std::uint8_t{}); break;
+    case 16: load_all(std::uint16_t{}); break;
+    case 32: load_all(std::uint32_t{}); break;
+    default: load_all(std::uint64_t{});
+  }
+  read_.add({first, span, address.pointer});
+  return true;
+}
+
+void PtxBlock::load(const Instruction& instruction, const Source& address) {
+  const Type type = instruction.type;
+  const std::size_t bytes = static_cast<std::size_t>(type.bits) / 8;
+  for (std::size_t i = 0; i < instruction.results.size(); ++i) {
+    if (load_close(type, address, i * bytes)) {
+      write(instruction.results[i], -1);
+      continue;
+    }
+    Values& result = new_result();
+    result.uniform = address.step == 0;
+    for (std::size_t lane = 0; lane < distinct_lanes(); ++lane) {
+      result.known[lane] = 0;
+      if ((!result.uniform && executed_[lane] == kNot) || !address.is_known(lane)) continue;
       const std::uint64_t at = address.of(lane) + i * bytes;
       const std::byte* const data = known_bytes(at, bytes);
       if (data == nullptr) continue;
-      result_[lane] = 0;
-      std::memcpy(&result_[lane], data, bytes);
-      result_[lane] = narrow(result_[lane], instruction.type);
-      result_known_[lane] = 1;
+      result.bits[lane] = loaded(data, type);
+      result.known[lane] = 1;
       read_.add({at, bytes, address.pointer});
     }
     write(instruction.results[i], -1);
@@ -101,11 +148,14 @@ void PtxBlock::store(const Instruction& instruction, const Source& address) {
 void PtxBlock::load_shared(const Instruction& instruction, const Source& address) {
   const std::size_t bytes = static_cast<std::size_t>(instruction.type.bits) / 8;
   for (std::size_t i = 0; i < instruction.results.size(); ++i) {
+    new_result();
+    std::int16_t pointer = -1;
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
-      result_known_[lane] = address.is_known(lane);
-      read_shared(lane, address.of(lane) + i * bytes, instruction.type);
+      const std::uint64_t at = address.of(lane) + i * bytes;
+      read_shared(lane, at, instruction.type, address.is_known(lane));
+      if (result_.known[lane] != 0) pointer = std::max(pointer, shared_pointers_[at / kWord]);
     }
-    write(instruction.results[i], -1);
+    write(instruction.results[i], pointer);
   }
 }
 
@@ -117,7 +167,7 @@ void PtxBlock::store_shared(const Instruction& instruction, const Source& addres
       if (executed_[lane] == kNot) continue;
       if (!address.is_known(lane)) return forget_shared();
       const bool known = executed_[lane] == kSurely && value.is_known(lane);
-      write_shared(address.of(lane) + (i - 1) * bytes, bytes, value.of(lane), known);
+      write_shared(address.of(lane) + (i - 1) * bytes, bytes, value.of(lane), known, value.pointer);
     }
   }
 }
@@ -126,10 +176,10 @@ void PtxBlock::store_shared(const Instruction& instruction, const Source& addres
 // those of a row in four lanes after each other (PTX ISA, ldmatrix).
 void PtxBlock::load_matrices(const Instruction& instruction, const Source& rows) {
   for (std::size_t i = 0; i < instruction.results.size(); ++i) {
+    new_result();
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       const std::size_t in_warp = lane % kWarp, from = std::min(lane - in_warp + 8 * i + in_warp / 4, lanes_ - 1);
-      result_known_[lane] = rows.is_known(from);
-      read_shared(lane, rows.of(from) + in_warp % 4 * 4, {32, false});
+      read_shared(lane, rows.of(from) + in_warp % 4 * 4, {32, false}, rows.is_known(from));
     }
     write(instruction.results[i], -1);
   }
@@ -143,28 +193,32 @@ void PtxBlock::store_matrices(const Instruction& instruction, const Source& rows
       if (executed_[lane] == kNot) continue;
       if (!rows.is_known(from)) return forget_shared();
       const bool known = executed_[lane] == kSurely && value.is_known(lane);
-      write_shared(rows.of(from) + in_warp % 4 * 4, 4, value.of(lane), known);
+      write_shared(rows.of(from) + in_warp % 4 * 4, 4, value.of(lane), known, -1);
     }
   }
 }
 
-// What lies there becomes a lane's result, which is known no more where that is not.
-void PtxBlock::read_shared(std::size_t lane, std::uint64_t address, Type type) {
+// What lies there becomes a lane's result.
+void PtxBlock::read_shared(std::size_t lane, std::uint64_t address, Type type, bool address_known) {
   const std::size_t bytes = static_cast<std::size_t>(type.bits) / 8;
-  result_[lane] = 0;
-  result_known_[lane] &= together_ && address + bytes <= shared_.size();
-  if (!result_known_[lane]) return;
+  result_.known[lane] = 0;
+  if (!address_known || !together_ || address + bytes > shared_.size()) return;
   const auto* const known = &shared_known_[address];
-  result_known_[lane] = std::all_of(known, known + bytes, [](std::uint8_t it) { return it != 0; });
-  std::memcpy(&result_[lane], &shared_[address], bytes);
-  result_[lane] = narrow(result_[lane], type);
+  result_.known[lane] = std::all_of(known, known + bytes, [](std::uint8_t it) { return it != 0; });
+  result_.bits[lane] = loaded(&shared_[address], type);
 }
 
-void PtxBlock::write_shared(std::uint64_t address, std::size_t bytes, std::uint64_t bits, bool known) {
-  if (shared_.empty()) shared_.resize(kSharedBytes), shared_known_.resize(kSharedBytes);
+void PtxBlock::write_shared(std::uint64_t address, std::size_t bytes, std::uint64_t bits, bool known,
+                            std::int16_t pointer) {
+  if (shared_.empty()) {
+    shared_.resize(kSharedBytes);
+    shared_known_.resize(kSharedBytes);
+    shared_pointers_.resize(kSharedBytes / kWord);
+  }
   if (address + bytes > shared_.size()) return;
   std::memcpy(&shared_[address], &bits, bytes);
   std::fill_n(&shared_known_[address], bytes, std::uint8_t{known && together_});
+  shared_pointers_[address / kWord] = pointer;
 }
 
 void PtxBlock::forget_shared(const Source& address, int bytes) {

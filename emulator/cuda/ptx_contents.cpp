@@ -24,7 +24,7 @@ bool join(PtxRead& read, const PtxRead& next) {
 
 }  // namespace
 
-void PtxReads::add(const PtxRead& read) {
+void PtxReads::add_new(const PtxRead& read) {
   if (!reads_.empty() && join(reads_.back(), read)) return;
   reads_.push_back(read);
   if (reads_.size() >= merge_at_) merge();

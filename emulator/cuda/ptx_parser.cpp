@@ -174,6 +174,7 @@ class PtxParser {
     parse_body(ptx.substr(body + 1));
     resolve_branches();
     kernel_.stores_integers_ = stores_integers();
+    find_stored_to();
     kernel_.registers_ = static_cast<int>(registers_.size());
     return std::move(kernel_);
   }
@@ -398,6 +399,32 @@ class PtxParser {
       const bool stores = it.op == Op::kStore && it.sources.size() > 1;
       return stores && !std::ranges::all_of(it.sources.begin() + 1, it.sources.end(), is_floating);
     });
+  }
+
+  // The parameters that addresses of stores come from, be it through shared memory.
+  void find_stored_to() {
+    std::vector<bool> addresses(registers_.size());
+    kernel_.stored_to_.resize(kernel_.parameters_.size());
+    bool changed = false, shared = false;
+    const auto mark = [&](const Operand& operand) {
+      const bool parameter = operand.kind == Operand::Kind::kParameter;
+      if (!parameter && operand.kind != Operand::Kind::kRegister) return;
+      auto marked = (parameter ? kernel_.stored_to_ : addresses)[static_cast<std::size_t>(operand.index)];
+      changed = changed || !marked;
+      marked = true;
+    };
+    do {
+      changed = false;
+      for (const Instruction& it : kernel_.instructions_) {
+        const bool stores = it.op == Op::kStore || it.op == Op::kAtomic;
+        const bool gives_address =
+            std::ranges::any_of(it.results, [&](int index) { return addresses[static_cast<std::size_t>(index)]; });
+        shared = shared || (gives_address && it.op == Op::kLoadShared);
+        if (stores && !it.sources.empty()) mark(it.sources.front());
+        const bool passes_on = gives_address ? !PtxKernel::is_memory(it.op) : shared && it.op == Op::kStoreShared;
+        if (passes_on) std::ranges::for_each(it.sources, mark);
+      }
+    } while (changed);
   }
 
   Kernel kernel_;

@@ -275,6 +275,34 @@ def test_what_follows_from_unknown_values_stays_unknown(emulate: Callable[..., A
     assert run.result == [0, 0]
 
 
+UNFOLLOWED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def mark(scores, marks, BLOCK: tl.constexpr):
+    if tl.load(scores) > 0.5:
+        tl.store(marks + tl.arange(0, BLOCK), 1)
+"""
+
+
+def test_what_a_kernel_may_write_that_cannot_be_followed_is_not_what_it_was(
+    emulate: Callable[..., Any], tmp_path: Path
+) -> None:
+    run = emulate(
+        """
+        import torch
+        from kernels import mark
+        marks, scores = torch.full((64,), 7, device="cuda"), torch.rand(1, device="cuda")
+        mark[(1,)](scores, marks, BLOCK=64)
+        result = [marks.tolist(), len(set(scores.tolist()))]
+        """,
+        files={"kernels.py": UNFOLLOWED},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert run.result == [[0] * 64, 1]
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_flex_attention_goes_over_its_masks_blocks(
     emulate: Callable[..., Any], tmp_path: Path, compiled: bool
@@ -312,6 +340,30 @@ def test_flex_attention_goes_over_its_masks_blocks(
     expected = [times * blocks * of_a_block for blocks in run.result.values() for times in (2, 7)]
     assert products == pytest.approx(expected, rel=0.05)
     assert run.trace.uncovered == ()
+
+
+def test_compiled_blocks_of_a_mask_are_those_of_the_cpu(emulate: Callable[..., Any], tmp_path: Path) -> None:
+    """Of 128 in a row, whose places a kernel hands on through shared memory."""
+    run = emulate(
+        """
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        def make(device, create):
+            last = (torch.arange(256) // 100 * 7000).to(device)
+            mask = lambda b, h, q, k: (q * 50 >= k) & (k <= last[q])
+            return create(mask, None, None, 256, 16384, device=device)
+
+        found, expected = make("cuda", torch.compile(create_block_mask)), make("cpu", create_block_mask)
+        parts = [f"{of}_{what}" for of in "kv q full_kv full_q".split() for what in ("num_blocks", "indices")]
+        result = [torch.equal(getattr(found, part).cpu(), getattr(expected, part)) for part in parts]
+        """,
+        variables={
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+            "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+        },
+    )
+    assert run.result == [True] * 8
 
 
 def test_compiled_bias_gelu_runs_forward_and_backward(emulate: Callable[..., Any], tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ class Elementwise : public Executor {
   bool move_selected(const Geometry& geometry, const Operands& operands) const {
     const std::size_t bytes = size_of(operands[0].type);
     if (!small(geometry.numel, bytes) || !known_operand(geometry, 1, operands[1])) {
+      Derivation::settle();
       forget_operand(geometry, 0, operands[0]);
       return true;
     }
@@ -149,9 +150,25 @@ class Elementwise : public Executor {
     } else if (const auto formula = formula_of(geometry, operands, object)) {
       forget_as({formula, 0}, operands[0].data, formula->bytes());
     } else {
+      if (follows_from_picks(geometry, operands)) lose(std::to_string(geometry.numel) + " integers or truth values");
+      Derivation::settle();
       forget_operand(geometry, 0, operands[0]);
     }
     return true;
+  }
+
+  // Integers or truth values that are known but for their number.
+  bool follows_from_picks(const Geometry& geometry, const Operands& operands) const {
+    if (is_float(operands[0].type) || functor_->tensors == 0) return false;
+    for (int at = 1; at <= functor_->tensors; ++at) {
+      const auto& [data, type] = operands[at];
+      const std::int64_t span = extent(geometry, at, size_of(type));
+      if (span <= 0 || !on_device(data, 1)) return false;
+      if (!formula_at(data, static_cast<std::size_t>(span)).formula && !known_operand(geometry, at, operands[at])) {
+        return false;
+      }
+    }
+    return Derivation::picked();
   }
 
   static constexpr std::int64_t kMostOperations = 64;  // of a formula's element
@@ -170,7 +187,7 @@ class Elementwise : public Executor {
       Formula::Input& input = inputs.emplace_back(Formula::Input{type, {}, std::move(formula), first});
       if (input.formula && input.formula->type() == type) continue;
       if (input.formula || bytes > kCountableBytes || !known_operand(geometry, at, operands[at])) return nullptr;
-      if (Derivation::picked() || Derivation::scored()) return nullptr;
+      if (Derivation::scored()) return nullptr;
       input.stored.assign(data, data + bytes);
     }
     const auto formula =
@@ -228,7 +245,7 @@ class Elementwise : public Executor {
     const bool known_or_not = asks_whether_finite(geometry, operands, object);
     const bool countable = !known_or_not && countable_result(operands[0].type, object);
     for (int at = 0; at <= functor_->tensors; ++at) {
-      if (!computes(geometry.numel, operands[at].type, countable)) return refuse(geometry, operands);
+      if (!computes(geometry.numel, operands[at].type, countable)) return false;
       const std::int64_t span = extent(geometry, at, size_of(operands[at].type));
       if (span <= 0 || !on_device(operands[at].data, static_cast<std::size_t>(span))) return false;
       if (at > 0 && !known_or_not && !known_operand(geometry, at, operands[at])) return false;
@@ -285,17 +302,6 @@ class Elementwise : public Executor {
     });
     if (copied) wrote(out.data, static_cast<std::size_t>(bytes), content_of(out.type, geometry.numel));
     return copied;
-  }
-
-  // Too large. Says so where it would have been known.
-  bool refuse(const Geometry& geometry, const Operands& operands) const {
-    if (is_float(operands[0].type)) return false;
-    for (int at = 1; at <= functor_->tensors; ++at) {
-      if (!on_device(operands[at].data, 1) || !known_operand(geometry, at, operands[at])) return false;
-    }
-    if (functor_->tensors > 0 && Derivation::picked())
-      lose(std::to_string(geometry.numel) + " integers or truth values");
-    return false;
   }
 
   std::optional<Functor> functor_;

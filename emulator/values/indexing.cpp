@@ -30,6 +30,7 @@ class Index : public Executor {
     if (indices > kMaxDims || !on_device(out, bytes_)) return false;
     const std::byte* const tables = lambda + at + 24;
     if (!indices_known(geometry, tables, indices) || !(small(geometry.numel, 8) || moves(geometry.numel, bytes_, in))) {
+      settle_positions(in, bytes_);
       if (put_) clobber(out);
       else forget_operand(geometry, 0, out, bytes_);
       return true;
@@ -91,6 +92,7 @@ class SortedPut : public Executor {
     };
     if (launch.argument<std::int64_t>(7) != 1 || (adds && !sum_) || count * stride > kCountableElements ||
         !known_indices(positions) || !known_indices(order) || !on_device(in, bytes_) || !known(in, bytes_)) {
+      settle_positions(in, bytes_);
       clobber(out);
       return true;
     }
@@ -136,6 +138,7 @@ class Gather : public Executor {
     const auto* const source = read_at<const std::byte*>(lambda, at + 48);
     if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
     if (!known_operand(geometry, 2, {index, index_}) || !takes(geometry, source)) {
+      settle_positions(source, bytes_);
       if (scatter_) clobber(self);
       else forget_operand(geometry, 0, self, bytes_);
       return true;
@@ -198,7 +201,7 @@ class ScatterFill : public Executor {
     const auto stride = read_at<std::int64_t>(captured, layout_.stride) * static_cast<std::int64_t>(bytes_);
     const std::byte* const value = captured + layout_.value;
     if (!on_device(self, bytes_) || !on_device(index, 1)) return false;
-    if (geometry.numel > kCountableElements || !known_operand(geometry, 1, {index, index_})) {
+    if (!known_operand(geometry, 1, {index, index_}) || geometry.numel > kCountableElements) {
       clobber(self);
       return true;
     }
@@ -279,6 +282,7 @@ class SliceGather : public Executor {
     const std::size_t packed[] = {size_of(index_)};
     if (!moves(indices, bytes, in, static_cast<std::size_t>((limit - 1) * in_stride + slice)) ||
         !known_operand(contiguous(indices, packed), 0, {index, index_})) {
+      settle_positions(in, bytes);
       forget(out, static_cast<std::size_t>((indices - 1) * out_stride + slice));
       return true;
     }
@@ -364,6 +368,7 @@ class IndexSelect : public Executor {
     const std::int64_t to_step = slices.to_step(bytes_), from_step = slices.from_step(bytes_);
     Geometry slice = slices.one(bytes_);
     if (!moves(slice.numel * slices.count(), bytes_, from) || !slices.known_indices()) {
+      settle_positions(from, bytes_);
       slice.sizes[slice.dims] = slices.count();
       slice.strides[0][slice.dims++] = to_step;
       slice.numel *= slices.count();
@@ -397,7 +402,9 @@ class IndexAdd : public Executor {
   bool run(const Launch& launch) const override {
     Slices slices;
     if (!slices.read(launch, index_, index_bytes_) || !on_device(slices.to.data, 1)) return false;
-    if (!put(launch, slices)) clobber(slices.to.data);
+    if (put(launch, slices)) return true;
+    settle_positions(slices.from.data, size_of(meeting_.type()));
+    clobber(slices.to.data);
     return true;
   }
 

@@ -98,17 +98,18 @@ void KnownBytes::forget(std::uintptr_t begin, std::size_t bytes) {
   cut(begin, end);
 }
 
-void KnownBytes::follows(std::uintptr_t begin, std::size_t bytes, const FormulaPart& part) {
+void KnownBytes::follows(std::uintptr_t begin, std::size_t bytes, const FormulaPart& part, Assumption assumed) {
   const std::lock_guard lock(mutex_);
   cut(begin, begin + bytes);
   const std::uintptr_t first_element = begin - static_cast<std::uintptr_t>(part.first);
-  ranges_[begin] = {begin + bytes, Content::kFormula, Assumption::kNone, part.formula, first_element};
+  ranges_[begin] = {begin + bytes, Content::kFormula, assumed, part.formula, first_element};
 }
 
-FormulaPart KnownBytes::formula(std::uintptr_t begin, std::size_t bytes) const {
+FormulaPart KnownBytes::formula(std::uintptr_t begin, std::size_t bytes, Assumption& assumed) const {
   const std::lock_guard lock(mutex_);
   const auto range = holding(begin);
   if (range == ranges_.end() || range->second.end < begin + bytes || !range->second.formula) return {};
+  assumed = std::max(assumed, range->second.assumed);
   return {range->second.formula, static_cast<std::int64_t>(begin - range->second.first_element)};
 }
 

@@ -18,7 +18,7 @@ class KnownBytes {
   void wrote(std::uintptr_t begin, std::size_t bytes, Content content, Assumption assumed);
   void forget(std::uintptr_t begin, std::size_t bytes);
   // Of what is forgotten: it can be computed.
-  void follows(std::uintptr_t begin, std::size_t bytes, const FormulaPart& part);
+  void follows(std::uintptr_t begin, std::size_t bytes, const FormulaPart& part, Assumption assumed);
   void clobber(std::uintptr_t begin);
   // Raises `assumed` to what it follows from where it is known.
   bool known(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const;
@@ -28,8 +28,8 @@ class KnownBytes {
   Content content(std::uintptr_t begin) const;
   // What the range holds throughout, be it known or not; kBytes: nothing, or several.
   Content throughout(std::uintptr_t begin, std::size_t bytes) const;
-  // What the range is the elements of, all of it.
-  FormulaPart formula(std::uintptr_t begin, std::size_t bytes) const;
+  // What the range is the elements of, all of it; raises `assumed` likewise.
+  FormulaPart formula(std::uintptr_t begin, std::size_t bytes, Assumption& assumed) const;
   // Whether `begin` holds an integer that nobody computed.
   bool uncomputed(std::uintptr_t begin) const;
 

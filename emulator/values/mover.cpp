@@ -35,6 +35,12 @@ bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source, st
   return false;
 }
 
+void settle_positions(const std::byte* moved, std::size_t bytes) {
+  const Content content = content_at(moved);
+  const bool number = content == Content::kFloat || content == Content::kCountableFloat;
+  if (Derivation::settle() && !number && on_device(moved, bytes) && known(moved, bytes)) Derivation::miss();
+}
+
 Content content_at(const std::byte* data) { return known_bytes().content(reinterpret_cast<std::uintptr_t>(data)); }
 
 Mover::Mover(std::size_t bytes, const std::byte* into)

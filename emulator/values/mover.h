@@ -18,6 +18,9 @@ std::size_t moved_bytes(std::string_view type);
 bool small(std::int64_t elements, std::size_t bytes);
 bool moves(std::int64_t elements, std::size_t bytes, const std::byte* source, std::size_t source_bytes = 1);
 
+// What is moved by positions that are not known is lost only where it is known itself, and no floating-point number.
+void settle_positions(const std::byte* moved, std::size_t bytes);
+
 Content content_at(const std::byte* data);
 
 // Moves elements of a size. `into`: a tensor of which only some elements are written.

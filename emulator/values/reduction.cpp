@@ -371,6 +371,7 @@ class Reduction : public Executor {
     const FormulaPart part = formula_at(arguments.source, bytes);
     if (!part.formula || part.formula->type() != shape_.element) return false;
     const auto values = reduced(part, arguments, *whole);
+    if (!values && Derivation::picked()) lose("a reduction of " + std::to_string(whole->numel) + " elements");
     if (!values) return false;
     Output results(shape_.result, content_of(shape_.result, arguments.kept.numel));
     std::size_t next = 0;

@@ -101,6 +101,7 @@ class KeptLaunch {
 };
 
 thread_local Assumption assumed_input = Assumption::kNone;  // of the operation that this thread is at
+thread_local bool missed = false;                           // by that operation: Derivation::miss
 
 std::atomic<bool> anything_lost = false;
 
@@ -116,6 +117,12 @@ constexpr std::string_view kUncomputed =
     "the script reads integers or truth values that nobody computes: it finds zeros, and may have taken another way "
     "than it would";
 
+// Elements of a formula that follow from picks, where stored bytes are asked for.
+void look_for_picks(const void* pointer) {
+  Assumption found = Assumption::kNone;
+  if (known_bytes().formula(address(pointer), 1, found).formula && found == Assumption::kPick) Derivation::miss();
+}
+
 constexpr std::size_t kMostToHost = std::size_t{1} << 26;  // of a formula, which takes a second
 
 }  // namespace
@@ -125,12 +132,19 @@ bool on_device(const void* pointer, std::size_t bytes) {
          (bytes <= 1 || is_device_pointer(static_cast<const std::byte*>(pointer) + bytes - 1));
 }
 
-Derivation::Derivation() : outer_(std::exchange(assumed_input, Assumption::kNone)) {}
-Derivation::~Derivation() { assumed_input = outer_; }
+Derivation::Derivation()
+    : outer_(std::exchange(assumed_input, Assumption::kNone)), outer_missed_(std::exchange(missed, false)) {}
+Derivation::~Derivation() {
+  if (missed) lose("integers or truth values too many to be stored");
+  assumed_input = outer_;
+  missed = outer_missed_;
+}
 bool Derivation::picked() { return assumed_input == Assumption::kPick; }
 bool Derivation::scored() { return assumed_input == Assumption::kScore; }
 void Derivation::follow(Assumption found) { assumed_input = std::max(assumed_input, found); }
 void Derivation::pick() { assumed_input = Assumption::kPick; }
+void Derivation::miss() { missed = true; }
+bool Derivation::settle() { return std::exchange(missed, false); }
 
 void lose(std::string_view what) {
   anything_lost = true;
@@ -168,11 +182,13 @@ std::optional<bool> alike(const void* pointer, std::size_t bytes) {
 
 void forget_as(const FormulaPart& part, const void* pointer, std::size_t bytes) {
   forget(pointer, bytes);
-  known_bytes().follows(address(pointer), bytes, part);
+  known_bytes().follows(address(pointer), bytes, part, assumed_input);
 }
 
 FormulaPart formula_at(const void* pointer, std::size_t bytes) {
-  return known_bytes().formula(address(pointer), bytes);
+  FormulaPart part = known_bytes().formula(address(pointer), bytes, assumed_input);
+  if (part.formula) Derivation::settle();
+  return part;
 }
 
 void store_formula(const void* pointer, std::size_t bytes) {
@@ -186,7 +202,9 @@ void store_formula(const void* pointer, std::size_t bytes) {
 void clobber(const void* pointer) { known_bytes().clobber(address(pointer)); }
 
 bool known(const void* pointer, std::size_t bytes, Content content) {
-  return known_bytes().known(address(pointer), bytes, content, assumed_input);
+  if (known_bytes().known(address(pointer), bytes, content, assumed_input)) return true;
+  if (content != Content::kFloat) look_for_picks(pointer);
+  return false;
 }
 
 std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content content) {
@@ -195,6 +213,7 @@ std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content co
 
 std::span<const std::byte> known_around(const void* pointer) {
   const auto [begin, range] = known_bytes().range(address(pointer));
+  if (begin == range.end) look_for_picks(pointer);
   Derivation::follow(range.assumed);
   return {reinterpret_cast<const std::byte*>(begin), range.end - begin};
 }
@@ -214,9 +233,9 @@ void copy(void* destination, const void* source, std::size_t bytes) {
 
 void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   const bool real = bytes <= kCountableBytes && known(source, bytes);
-  if (real && Derivation::picked()) note_once(kBalanced);
-  if (real && Derivation::scored()) note_once(kScored);
   const auto [formula, first] = formula_at(source, bytes);
+  if ((real || formula) && Derivation::picked()) note_once(kBalanced);
+  if (real && Derivation::scored()) note_once(kScored);
   if (formula && bytes <= kMostToHost) return formula->store(first, {static_cast<std::byte*>(destination), bytes});
   if (!real && (formula || known_bytes().uncomputed(address(source)))) note_once(kUncomputed);
   if (alike(source, bytes) == true) std::memset(destination, 1, bytes);

@@ -132,9 +132,14 @@ class Derivation {
   static bool scored();                  // from a router's scores
   static void follow(Assumption found);  // from here on, besides what was found before
   static void pick();                    // from here on, whatever was found before
+  // What follows from picks was met where it is not stored. It is lost unless it is settled until the end: computed all
+  // the same, or of no consequence. settle() tells whether there was any.
+  static void miss();
+  static bool settle();
 
  private:
   Assumption outer_;
+  bool outer_missed_;
 };
 
 // Tells the user that `what`, which follows from picks, was not computed: the prediction is INCOMPLETE.

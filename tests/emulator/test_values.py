@@ -401,17 +401,56 @@ def test_picks_that_the_host_never_reads_are_not_worth_a_note(emulate: Callable[
     assert run.trace.remarks == () and run.result == 0.0
 
 
-def test_a_map_too_large_to_follow_is_told(emulate: Callable[..., Any]) -> None:
+def test_a_map_too_large_to_be_stored_is_counted_and_its_entries_are_told_as_lost(
+    emulate: Callable[..., Any],
+) -> None:
     run = emulate(
         """
         import torch
         picks = (torch.rand(1 << 15, 8, device="cuda") @ torch.rand(8, 64, device="cuda")).argmax(1)
         map = picks.unsqueeze(1) == torch.arange(64, device="cuda")
-        result = [len(map.nonzero()), *map.sum(0).tolist()]
+        result = [map.sum(0).unique().tolist(), len(map.nonzero())]
         """
     )
-    assert set(run.result) == {0}
-    assert "2097152 integers or truth values" in run.trace.uncovered[0]
+    assert run.result == [[512], 1 << 15]
+    assert "what is kept of 2097152 elements" in run.trace.uncovered[0]
+    assert any("taken to be balanced" in remark for remark in run.trace.remarks)
+
+
+REPEATED_ORDER = """
+import torch
+patches = torch.rand(64, 196, 512, device="cuda")
+order = torch.rand(64, 196, device="cuda").argsort(1)
+index = order.unsqueeze(-1).repeat(1, 1, 512)  # as an autoencoder's kept patches, for each channel
+"""
+
+
+def test_numbers_moved_by_positions_too_many_to_be_stored_lose_nothing(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        REPEATED_ORDER
+        + """
+moved = [patches.gather(1, index), patches.scatter(1, index, patches),
+         torch.zeros_like(patches).scatter_add(1, index, patches), torch.where(index < 49, patches, 0)]
+result = [each.sum().item() for each in moved]
+"""
+    )
+    assert run.result == [0, 0, 0, 0]
+    assert run.trace.uncovered == ()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "torch.arange(196, device='cuda').view(1, 196, 1).expand(64, 196, 512).gather(1, index)",
+        "torch.zeros(64, 196, 512, device='cuda').bool().scatter(1, index, True)",
+        "index.cumsum(1)",
+        "index.flatten().bincount()",
+    ],
+)
+def test_integers_that_follow_from_positions_too_many_to_be_stored_are_told_as_lost(
+    emulate: Callable[..., Any], lost: str
+) -> None:
+    assert emulate(REPEATED_ORDER + f"result = ({lost}).sum().item()").trace.uncovered != ()
 
 
 def test_rows_of_numbers_that_are_too_many_to_follow_are_not_worth_telling(

@@ -28,6 +28,7 @@ from maya.trace.iteration import (
     factorised_before,
     iterations_per_cycle,
     over_unlike,
+    products_before,
     samples,
     steady_iteration,
 )
@@ -42,6 +43,8 @@ from maya.trace.types import (
     RankTrace,
     RecordKind,
 )
+
+ROLLOUT = 4.0  # iterations' products before the first step, from which they are worth telling
 
 
 def collate(run: Run) -> JobTrace:
@@ -67,6 +70,7 @@ def collate(run: Run) -> JobTrace:
     raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
     del calls
     notes += _rare_note(set().union(*map(factorised_before, raws, cuts)))
+    notes += _rollout_note(max(map(products_before, raws, cuts)))
     representatives = [raw.rank for raw in raws]
     communicators, lookup = fold(instances, representatives, class_of_rank)
     table = OperationTable()
@@ -123,6 +127,15 @@ def _rare_note(routines: set[str]) -> list[str]:
     return [
         f"{', '.join(sorted(routines))}: only before the steady iteration. What an optimizer repeats every so many "
         "steps, more than eight, is not in the figures; --iterations with twice as many has it"
+    ]
+
+
+def _rollout_note(products: float) -> list[str]:
+    if products < ROLLOUT:
+        return []
+    return [
+        f"{products:.0f} iterations' matrix products come before the first step, as of a rollout or an evaluation: "
+        "only --iterations 2N takes in what comes again every N iterations (N from 9 to 31)"
     ]
 
 

@@ -190,6 +190,23 @@ def test_iteration_of_two_steps(rank_writer: Any, tmp_path: Path) -> None:
     assert len(job.ranks[0].records) == 4
 
 
+@pytest.mark.parametrize(("policies", "told"), [(128, ["31 iterations' matrix products"]), (8, [])])
+def test_a_rollout_before_the_first_step_is_told(
+    rank_writer: Any, tmp_path: Path, policies: int, told: list[str]
+) -> None:
+    def product(rank: Any) -> None:
+        op = rank.op(kind="gemm", m=64, n=64, k=64, dtype_a="fp32", dtype_c="fp32", compute="fp32")
+        rank.record(RecordKind.KERNEL, op=op)
+
+    rank = rank_writer()
+    for _ in range(policies - 4):
+        product(rank)
+    training(rank, lambda r: [product(r) for _ in range(4)])
+    rank.write(tmp_path)
+    notes = collate(run_of(tmp_path, (0,))).notes
+    assert [note[: len("31 iterations' matrix products")] for note in notes if "rollout" in note] == told
+
+
 def test_wait_resolves_to_the_latest_record_before_it_or_of_the_iteration_before(
     rank_writer: Any, tmp_path: Path
 ) -> None:

@@ -14,12 +14,20 @@ def steady_period(hashes: Sequence[Sequence[int]], iterations: int) -> int | Non
 
     `hashes[r]` are the segment hashes of rank r from its first step on, all of one length. The first segment holds
     initialisation and never counts. Of periods longer than MAX_PERIOD only those are looked for that `iterations` hold
-    twice. None while no period shows.
+    twice. Of several iterations there are no fewer than there were unlike ones before: of batches of unlike lengths two
+    in a row are alike by chance. None while no period shows.
     """
     for period in range(1, max(MAX_PERIOD, iterations // 2) + 1):
-        if repetitions(hashes, period) >= max(min(iterations, 2), -(-iterations // period)):
+        times = repetitions(hashes, period)
+        wanted = max(min(iterations, 2), -(-iterations // period))
+        if times >= wanted and (iterations < 2 or times * period >= _most_unlike(hashes, times * period)):
             return period
     return None
+
+
+def _most_unlike(hashes: Sequence[Sequence[int]], repeated: int) -> int:
+    """Different segments of a rank between the first one and the last `repeated`."""
+    return max(len(set(rank[1 : len(rank) - repeated])) for rank in hashes)
 
 
 def repetitions(hashes: Sequence[Sequence[int]], period: int) -> int:

@@ -42,14 +42,14 @@ class Cut:
 
 
 def over_unlike(run: Run, calls: Sequence[Calls], notes: list[str]) -> Run:
-    """The run with its last several iterations as one, where no two were alike, as of batches of unlike lengths. With
+    """The run with its last several iterations as one, where they do not repeat, as of batches of unlike lengths. With
     several optimizers, or of which nothing is known, it is not told how many iterations so many steps are: the last
     step then stays."""
     if run.alike:
         return run
     last = run.steady[1]
     several = min(UNLIKE, last // 2)  # the first ones set up
-    unlike = f"no two iterations were alike in {last} optimizer steps"
+    unlike = f"iterations did not come to repeat in {last} optimizer steps"
     if several < 2 or not all(_has_one_optimizer(each.raw) for each in calls):
         notes.append(f"{unlike}: the last one is taken for all")
         return run

@@ -33,6 +33,15 @@ def test_every_rank_must_repeat():
     assert steady_period([[1, 7, 7], [1, 8, 9]], 2) is None
 
 
+def test_iterations_of_unlike_batches_that_are_alike_by_chance_are_not_steady():
+    assert steady_period([[0, 1, 2, 3, 3]], 2) == 1  # as a compiler's second try
+    assert steady_period([[0, 1, 2, 3, 4, 4]], 2) is None
+    assert steady_period([[0, 1, 2, 3, 4, 4, 4]], 2) == 1
+    assert steady_period([[0, *range(1, 30), 7, 7]], 2) is None
+    assert seen_at_most([[0, *range(1, 30), 7, 7]], 2) == (1, 1)
+    assert steady_period([[0, *[1] * 9, 2, 3, 3, 3]], 2) == 1  # eager ones before a graph's
+
+
 def test_two_optimizers_make_one_iteration_of_two_segments():
     assert steady_period([[0, 1, 2, 1, 2]], 2) == 2
 

@@ -3,7 +3,9 @@
 // fills their callback tables (nvtx3/nvtxDetail/nvtxTypes.h).
 #include "core/context.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -162,6 +164,16 @@ int pop_range(const void* owner) {
     if (recorded && !capture_step(fields) && !prepares(optimizer)) record(RecordKind::kStep, nullptr, 0, fields);
   }
   return static_cast<int>(level);
+}
+
+bool in_range(std::string_view name) {
+  const ThreadState& thread = this_thread();
+  const std::span ranges(thread.contexts, std::min(thread.contexts_depth, kDeepest));
+  return std::ranges::any_of(ranges, [&](std::uint32_t context) {
+    if (context == 0) return false;
+    const std::span<const std::byte> key = process().contexts.key(context);
+    return std::string_view(reinterpret_cast<const char*>(key.data())) == name;
+  });
 }
 
 }  // namespace maya

@@ -15,4 +15,7 @@ int push_same_range(const void* owner);
 // Leaves the innermost range of `owner`, and returns its depth, or -1 when it has none.
 int pop_range(const void* owner);
 
+// Whether the calling thread is in a range of that name, be others within it.
+bool in_range(std::string_view name);
+
 }  // namespace maya

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/context.h"
 #include "core/memory.h"
 #include "core/recorder.h"
 #include "values/executor.h"
@@ -218,11 +219,23 @@ std::span<const std::byte> known_around(const void* pointer) {
   return {reinterpret_cast<const std::byte*>(begin), range.end - begin};
 }
 
+namespace {
+
+// all() of one truth value is its copy (allany_impl, ATen/native/ReduceOps.cpp), and of such as nobody computed true
+// (reduction.cpp).
+void copy_uncomputed(void* destination, std::size_t bytes) {
+  if (bytes != 1 || !in_range("aten::all")) return forget_integers(destination, bytes);
+  *static_cast<bool*>(destination) = true;
+  wrote(destination, bytes, Content::kInteger);
+}
+
+}  // namespace
+
 void copy(void* destination, const void* source, std::size_t bytes) {
   if (bytes > kCountableBytes || !known(source, bytes)) {
     if (const auto value = alike(source, bytes)) forget_alike(destination, bytes, *value);
     else if (const auto part = formula_at(source, bytes); part.formula) forget_as(part, destination, bytes);
-    else if (known_bytes().uncomputed(address(source))) forget_integers(destination, bytes);
+    else if (known_bytes().uncomputed(address(source))) copy_uncomputed(destination, bytes);
     else forget(destination, bytes);
     return;
   }

@@ -38,6 +38,21 @@ def test_uncomputed_results_read_as_zero_and_never_as_infinity(emulate: Callable
     assert run.result == [0.0, 0.0, False, False, True, True]
 
 
+def test_distributions_find_their_uncomputed_parameters_valid(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import ctypes, torch
+        ctypes.CDLL(None).maya_observe_operators(1)  # all() of one element is a copy
+        result = []
+        for rows in (1, 2):
+            scores = torch.rand(rows, 64, device="cuda") @ torch.rand(64, 1, device="cuda")
+            result += [torch.distributions.Normal(scores, scores.exp()).rsample().sum().item()]
+            result += [(scores > 0).all().item(), (scores > 0).any().item(), (scores > 0).clone().sum().item()]
+        """
+    )
+    assert run.result == [0, True, False, 0] * 2
+
+
 def test_one_of_elements_that_nobody_computed_is_unique(emulate: Callable[..., Any]) -> None:
     """None, as zeros for a size would have it, is what no script expects: it indexes an empty tensor."""
     run = emulate(

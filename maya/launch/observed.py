@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.layout import HEADER, HEADER_BYTES, RAW_RECORD, RecordKind, rank_path
+from maya.launch.rollouts import ROLLOUT, products, products_before
 from maya.launch.stages import blocks_of, regular, tokens
 
 _Lines = dict[int, dict[str, Any]]  # of a kind, by number
@@ -31,6 +32,8 @@ class Observed:
     # How often it made each call (stages.tokens): asked where hashes differ.
     times: Callable[[], Mapping[int, int]] = field(default=dict, compare=False)
     before: int = field(default=0, compare=False)  # device calls before that iteration
+    # Whether a rollout or an evaluation was before its first step (rollouts.py).
+    rolls_out: Callable[[], bool] = field(default=bool, compare=False)
 
     def share_unlike(self, other: Observed) -> float:
         """The share of the calls of either that the other did not make."""
@@ -71,7 +74,12 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
         made, count = np.unique(tokens(calls[regular(calls)], *table.lines), return_counts=True)
         return dict(zip(made.tolist(), count.tolist(), strict=True))
 
-    return Observed(segment, len(calls), transfers, table.used(records), blocks, times, start)
+    def rolls_out() -> bool:
+        later = records[steps[0] + 1 :] if len(steps) > 1 else records[:0]
+        own = products(later, table.operations) / max(len(steps) - 1, 1)
+        return products_before(records, table.operations, own) >= ROLLOUT
+
+    return Observed(segment, len(calls), transfers, table.used(records), blocks, times, start, rolls_out)
 
 
 def told_before_the_end(directory: Path, rank: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -42,6 +42,16 @@ def steady_steps(hashes: Sequence[Sequence[int]], period: int) -> tuple[int, int
     return last - period * repetitions(hashes, period), last
 
 
+def longest_period(hashes: Sequence[Sequence[int]]) -> int | None:
+    """The fewest segments that repeat, twice at the least, for the most segments up to the last. None where none do."""
+    repeating = [
+        (times * period, -period)
+        for period in range(1, (len(hashes[0]) - 1) // 2 + 1)
+        if (times := repetitions(hashes, period)) >= 2
+    ]
+    return -max(repeating)[1] if repeating else None
+
+
 def seen_at_most(hashes: Sequence[Sequence[int]], iterations: int) -> tuple[int, int] | None:
     """(the `steady_period` of the most iterations for which there is one, these iterations); None of not even one."""
     for fewer in range(iterations, 0, -1):

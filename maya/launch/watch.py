@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,15 @@ from maya.launch.observed import Observed, observe, told_before_the_end
 from maya.launch.output import Output
 from maya.launch.plan import Plan
 from maya.launch.stages import Between, hashes_in_line, telling
-from maya.launch.steady import classes, seen_at_most, steady_period, steady_steps, whole_iterations
+from maya.launch.steady import (
+    classes,
+    longest_period,
+    repetitions,
+    seen_at_most,
+    steady_period,
+    steady_steps,
+    whole_iterations,
+)
 from maya.launch.types import Job, OutOfMemory, Run
 
 # Looks at what ranks share: so far apart, or a hundredth of what the ranks have worked since they last rested. Every
@@ -50,6 +59,7 @@ MERGED_AGAIN_AT = 2  # optimizer steps
 WARM_STEPS = 9
 WARM_SECONDS, MOST_WARM_SECONDS = 1.0, 10.0
 WARM_CALLS = 30_000
+ROLLOUT_SECONDS = 2.0  # from the first step, in which what came before it is waited for to come again
 LAST_STEP = SEGMENT_RING - 1  # a script that has not repeated by then does not
 SEVERAL_UNLIKE = 4  # steps of a script that ended and never repeated, of half of which the mean is taken
 
@@ -197,7 +207,9 @@ class Watch:
             return None
         period = 1 if steps == 2 and self._second_tells() else steady_period(hashes, max(self.wanted, 2))
         if period is not None and (steps + period > WARM_STEPS or self._warm(steps)):
-            return self._enough(steady_steps(hashes, period), period)
+            period = self._with_rollout(hashes, period)
+            if period is not None:
+                return self._enough(steady_steps(hashes, period), period)
         if steps >= LAST_STEP:
             return self._at_last_step(hashes)
         self.control.step_limit = steps + (self._steps_on(steps, period) if period else 1)
@@ -231,6 +243,22 @@ class Watch:
             f"the script speaks of CUDA graphs (its {self.graphs}) but replayed none in its first "
             f"{steady[1]} optimizer steps: it is predicted without"
         )
+
+    def _with_rollout(self, hashes: Sequence[Sequence[int]], period: int) -> int | None:
+        """`period`, or the longer one of a rollout like that before the first step; None while one may come again."""
+        steps = len(hashes[0])
+        if self.job.iterations is not None or not self._rolls_out:
+            return period
+        longest = longest_period(hashes) or period
+        if longest > 1 and longest * (repetitions(hashes, longest) + 1) >= steps:  # all of them but the first
+            return longest
+        assert self.stepped_at is not None
+        late = time.monotonic() - self.stepped_at > ROLLOUT_SECONDS
+        return period if late or steps >= LAST_STEP else None
+
+    @cached_property
+    def _rolls_out(self) -> bool:
+        return any(self._observed(rank).rolls_out() for rank in self.crew.running)
 
     def _warm(self, steps: int) -> bool:
         assert self.stepped_at is not None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from maya.launch.layout import FLAG_BLOCKING, FLAG_GRAPH, rank_path
 from maya.launch.loading import loading_seconds
+from maya.launch.rollouts import ROLLOUT, products, products_before
 from maya.launch.topology import groups_path, read_topology
 from maya.launch.types import Run
 from maya.launch.unrecorded import unrecorded_note
@@ -28,7 +29,6 @@ from maya.trace.iteration import (
     factorised_before,
     iterations_per_cycle,
     over_unlike,
-    products_before,
     samples,
     steady_iteration,
 )
@@ -43,8 +43,6 @@ from maya.trace.types import (
     RankTrace,
     RecordKind,
 )
-
-ROLLOUT = 4.0  # iterations' products before the first step, from which they are worth telling
 
 
 def collate(run: Run) -> JobTrace:
@@ -70,7 +68,7 @@ def collate(run: Run) -> JobTrace:
     raws, cuts, class_of_rank = _classes(run, calls, announced, instances, notes)
     del calls
     notes += _rare_note(set().union(*map(factorised_before, raws, cuts)))
-    notes += _rollout_note(max(map(products_before, raws, cuts)))
+    notes += _rollout_note(max(map(_products_before, raws, cuts)))
     representatives = [raw.rank for raw in raws]
     communicators, lookup = fold(instances, representatives, class_of_rank)
     table = OperationTable()
@@ -130,12 +128,16 @@ def _rare_note(routines: set[str]) -> list[str]:
     ]
 
 
+def _products_before(raw: RawRank, cut: Cut) -> float:
+    return products_before(raw.records, raw.operations, products(cut.records, raw.operations))
+
+
 def _rollout_note(products: float) -> list[str]:
     if products < ROLLOUT:
         return []
     return [
-        f"{products:.0f} iterations' matrix products come before the first step, as of a rollout or an evaluation: "
-        "only --iterations 2N takes in what comes again every N iterations (N from 9 to 31)"
+        f"{products:.0f} iterations' matrix products come before the first step (a rollout, an evaluation): if such "
+        "come again every N steps, up to 31, --iterations 2N takes them in"
     ]
 
 

@@ -131,19 +131,6 @@ def factorised_before(raw: RawRank, cut: Cut) -> set[str]:
     return set(routines.values()) - {routines[op] for op in np.unique(own).tolist() if op in routines}
 
 
-def products_before(raw: RawRank, cut: Cut) -> float:
-    """Matrix products and convolutions that a rank made before its first step, besides that one's, over those of its
-    steady iteration: an evaluation makes them, and a rollout, which come again every so many iterations."""
-    steps = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
-    products = [op for op, line in raw.operations.items() if line["kind"] in ("gemm", "convolution")]
-    steady = _count(cut.records, products)
-    return _count(raw.records[: steps[0]], products) / steady - 1 if len(steps) and steady else 0.0
-
-
-def _count(records: NDArray[np.void], operations: list[int]) -> int:
-    return int(np.count_nonzero((records["kind"] == RecordKind.KERNEL) & np.isin(records["op"], operations)))
-
-
 def _cut_by_period(calls: Calls, notes: list[str]) -> Cut:
     """A script without optimizer steps: what its calls repeat."""
     raw = calls.raw

@@ -187,6 +187,31 @@ def test_two_steps_an_iteration_are_found(launch: Launch) -> None:
     assert run.period == 2
 
 
+ROLLOUTS = """
+import torch
+policy = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+for rollout in range(ROLLOUTS):
+    for _ in range(40):
+        with torch.no_grad():
+            policy(torch.ones(1, 64, device="cuda"))
+    for _ in range(12):
+        policy(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+while True:
+    policy(torch.ones(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("rollouts", "period"), [(1000, 12), (1, 1)])
+def test_a_rollout_before_the_first_step_is_taken_in_if_it_comes_again_soon(
+    launch: Launch, rollouts: int, period: int
+) -> None:
+    run = launch(ROLLOUTS.replace("ROLLOUTS", str(rollouts)))
+    assert run.status == "traced" and run.period == period
+
+
 def test_an_optimizer_for_each_parameter_that_steps_in_the_backward_pass(launch: Launch) -> None:
     run = launch("""
         import torch

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from maya.launch.steady import (
     MAX_PERIOD,
     classes,
+    longest_period,
     repetitions,
     seen_at_most,
     steady_period,
@@ -40,6 +41,15 @@ def test_iterations_of_unlike_batches_that_are_alike_by_chance_are_not_steady():
     assert steady_period([[0, *range(1, 30), 7, 7]], 2) is None
     assert seen_at_most([[0, *range(1, 30), 7, 7]], 2) == (1, 1)
     assert steady_period([[0, *[1] * 9, 2, 3, 3, 3]], 2) == 1  # eager ones before a graph's
+
+
+def test_the_longest_period_is_that_of_most_segments():
+    stream = [[0], *([9] + [7] * 9 for _ in range(3))]
+    hashes = [each for segment in stream for each in segment]
+    assert longest_period([hashes]) == 10
+    assert longest_period([hashes[:12]]) is None
+    assert longest_period([hashes[:18]]) == 1
+    assert longest_period([[0, 1, 2, 1, 2], [0, 5, 5, 5, 5]]) == 2
 
 
 def test_two_optimizers_make_one_iteration_of_two_segments():

@@ -11,21 +11,16 @@ using Operand = PtxKernel::Operand;
 
 }  // namespace
 
-PtxBlock::PtxBlock(const PtxKernel& kernel, const PtxLaunch& launch, std::vector<std::uint32_t> threads, PtxLoads loads,
-                   PtxTraffic traffic)
-    : kernel_(kernel),
-      launch_(launch),
-      threads_(std::move(threads)),
-      loads_(loads),
-      traffic_(traffic),
-      lanes_(threads_.size()) {
+PtxBlock::PtxBlock(const PtxKernel& kernel, const PtxLaunch& launch, const std::vector<std::uint32_t>& threads,
+                   PtxLoads loads, PtxTraffic traffic)
+    : kernel_(kernel), launch_(launch), loads_(loads), traffic_(traffic), lanes_(threads.size()) {
   registers_.resize(static_cast<std::size_t>(kernel.registers_),
                     {{std::vector<std::uint64_t>(lanes_), std::vector<std::uint8_t>(lanes_)}});
   for (std::size_t i = 0; i < kernel.parameters_.size(); ++i) {
     arguments_.push_back(kernel.parameters_[i].value(launch.arguments[i]));
   }
   const auto& [grid, size, arguments] = launch_;
-  for (const std::uint32_t thread : threads_) {
+  for (const std::uint32_t thread : threads) {
     specials_[0].push_back(thread % size[0]);
     specials_[1].push_back(thread / size[0] % size[1]);
     specials_[2].push_back(thread / size[0] / size[1]);

@@ -45,7 +45,7 @@ class PtxBlock {
   };
 
   // `threads`: which of the block's, in ascending order: whole warps, or one thread.
-  PtxBlock(const PtxKernel& kernel, const PtxLaunch& launch, std::vector<std::uint32_t> threads, PtxLoads loads,
+  PtxBlock(const PtxKernel& kernel, const PtxLaunch& launch, const std::vector<std::uint32_t>& threads, PtxLoads loads,
            PtxTraffic traffic = PtxTraffic::kCounted);
 
   // False: the run depends on values that are not known, or is over the budget (no steps are left). A step is one
@@ -144,7 +144,6 @@ class PtxBlock {
 
   const PtxKernel& kernel_;
   const PtxLaunch& launch_;
-  const std::vector<std::uint32_t> threads_;
   const PtxLoads loads_;
   const PtxTraffic traffic_;
   const std::size_t lanes_;

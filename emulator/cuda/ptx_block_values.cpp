@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <bit>
 #include <string_view>
-#include <tuple>
 
 #include "cuda/ptx_block.h"
 #include "cuda/ptx_integers.h"

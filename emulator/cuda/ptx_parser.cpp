@@ -174,7 +174,7 @@ class PtxParser {
     parse_body(ptx.substr(body + 1));
     resolve_branches();
     kernel_.stores_integers_ = stores_integers();
-    find_stored_to();
+    kernel_.stored_to_ = stored_to();
     kernel_.registers_ = static_cast<int>(registers_.size());
     return std::move(kernel_);
   }
@@ -402,14 +402,13 @@ class PtxParser {
   }
 
   // The parameters that addresses of stores come from, be it through shared memory.
-  void find_stored_to() {
-    std::vector<bool> addresses(registers_.size());
-    kernel_.stored_to_.resize(kernel_.parameters_.size());
+  std::vector<bool> stored_to() const {
+    std::vector<bool> addresses(registers_.size()), parameters(kernel_.parameters_.size());
     bool changed = false, shared = false;
     const auto mark = [&](const Operand& operand) {
       const bool parameter = operand.kind == Operand::Kind::kParameter;
       if (!parameter && operand.kind != Operand::Kind::kRegister) return;
-      auto marked = (parameter ? kernel_.stored_to_ : addresses)[static_cast<std::size_t>(operand.index)];
+      auto marked = (parameter ? parameters : addresses)[static_cast<std::size_t>(operand.index)];
       changed = changed || !marked;
       marked = true;
     };
@@ -425,6 +424,7 @@ class PtxParser {
         if (passes_on) std::ranges::for_each(it.sources, mark);
       }
     } while (changed);
+    return parameters;
   }
 
   Kernel kernel_;

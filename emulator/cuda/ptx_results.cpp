@@ -63,7 +63,7 @@ std::optional<PtxKernel::Results> PtxKernel::results(const PtxLaunch& launch, st
   if (loads(first) && first.read().empty()) return std::nullopt;
   std::vector<std::uint32_t> threads(launch.threads());
   std::iota(threads.begin(), threads.end(), 0);
-  PtxBlock block(*this, launch, std::move(threads), PtxLoads::kKnown, PtxTraffic::kIgnored);
+  PtxBlock block(*this, launch, threads, PtxLoads::kKnown, PtxTraffic::kIgnored);
   const std::uint64_t blocks = launch.blocks(), steps_before = steps_left;
   Elements elements;
   PtxReads read;

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -38,7 +39,7 @@ from maya.trace.types import (
     RankTrace,
 )
 
-TABLE = Path(__file__).parent / "fits" / "host_calls.npz"
+TABLES = Path(__file__).parent / "fits"  # host_calls_SOFTWARE.npz
 
 BEFORE = (8, 3, 1)  # calls that come before a like one; the first of these that is known counts
 LEAST_KNOWN = 0.1  # share of a recording's host time in known calls, of which the table says something
@@ -47,6 +48,9 @@ LEAST_KNOWN = 0.1  # share of a recording's host time in known calls, of which t
 # measured, a factor of two; and of scripts that are like no other, with their share.
 MACHINE = 0.2
 UNKNOWN_SPEED = 0.7
+# Likewise of a script under one version of PyTorch and under another: by the other's table 31 scripts scattered by 0.28
+# (2.15) and 0.13 (2.11), by their own version's by 0.15 and 0.07.
+VERSIONS = 0.2
 ODD_SCRIPT, ODD = 1.0, 0.05
 
 
@@ -61,6 +65,7 @@ class CallTimes:
     # took over those of others from script to script [BEFORE].
     recording: float
     script: tuple[float, ...]
+    borrowed: str = ""  # the software they are really of, where those of `software` are not known
 
     def of_recording(self, log: float, known: NDArray[np.float64], noise: float) -> float:
         """What of `log` is to be expected of the recording; `log` and `known` [BEFORE] as of `slowness`. `noise`:
@@ -79,9 +84,17 @@ class CallTimes:
         whether its speed was, which errs alike in them all."""
         return math.hypot(self.recording / math.sqrt(recordings), MACHINE) if measured else UNKNOWN_SPEED
 
-    def write(self, path: Path) -> None:
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.borrowed:
+            return ()
+        return (
+            f"what calls take of the host is known of {self.borrowed}, not of {self.software}, which differs",
+        )
+
+    def write(self, directory: Path) -> None:
         np.savez_compressed(
-            path,
+            directory / f"host_calls_{self.software.lower().replace(', ', '_').replace(' ', '_')}.npz",
             software=np.array(self.software),
             alike=self.alike,
             host_ns=self.host_ns.astype(np.float32),
@@ -102,8 +115,31 @@ class CallTimes:
 
 
 @cache
-def shipped() -> CallTimes:
-    return CallTimes.read(TABLE)
+def shipped() -> tuple[CallTimes, ...]:
+    return tuple(CallTimes.read(path) for path in sorted(TABLES.glob("host_calls_*.npz")))
+
+
+def shipped_for(software: str) -> CallTimes:
+    """The shipped ones, or of another software those of the nearest, of which a script takes more or less."""
+    nearest = min(shipped(), key=lambda times: _apart(times.software, software))
+    if nearest.software == software or not _versions(software):
+        return nearest
+    script = tuple(math.hypot(each, VERSIONS) for each in nearest.script)
+    return replace(nearest, software=software, script=script, borrowed=nearest.software)
+
+
+def _apart(one: str, other: str) -> list[int]:
+    """By how many versions of PyTorch, then of CPython; empty where either is something else."""
+    return [abs(a - b) for a, b in zip(_versions(one), _versions(other), strict=False)][::-1]
+
+
+def _versions(software: str) -> list[int]:
+    """Of CPython and PyTorch."""
+    found = re.fullmatch(r"CPython (\d+)\.(\d+), PyTorch (\d+)\.(\d+)", software)
+    if not found:
+        return []
+    python, python_minor, torch, torch_minor = map(int, found.groups())
+    return [100 * python + python_minor, 100 * torch + torch_minor]
 
 
 def of_noise(log: NDArray[np.float64], noise: float, variance: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -128,12 +164,12 @@ class Undisturbed:
 def undisturbed(trace: JobTrace, times: CallTimes | None = None) -> Undisturbed:
     """Takes a recording's disturbance out of it. Without a measured speed of the machine that recorded it, its calls
     tell that, too. `times`: None for the shipped ones."""
-    times = times or shipped()
+    times = times or shipped_for(trace.software)
     log, known, unknown = told(trace, tally(trace), times)
     if unknown:
         return Undisturbed(trace, (as_recorded(trace, unknown),))
     factor = math.exp(-times.of_recording(log, known, times.noise(trace.host_speed is not None)))
-    return at(trace, tuple(_scaled(rank, factor) for rank in trace.ranks), factor)
+    return at(trace, tuple(_scaled(rank, factor) for rank in trace.ranks), factor, times.notes)
 
 
 def at(

@@ -25,7 +25,7 @@ from maya.estimate.host import (
     at,
     identities,
     of_noise,
-    shipped,
+    shipped_for,
     tally,
     told,
     undisturbed,
@@ -60,7 +60,7 @@ class Recording:
     def of(trace: JobTrace, times: CallTimes | None = None) -> Recording:
         """`times`: None for the shipped ones."""
         own = tally(trace)
-        slowness = told(trace, own, times or shipped())
+        slowness = told(trace, own, times or shipped_for(trace.software))
         measured = trace.host_speed is not None
         return Recording(own.alike[:, 0], own.host_ns, own.share, trace.software, measured, slowness)
 
@@ -135,9 +135,9 @@ class ScriptTimes:
     def of(recordings: Sequence[Recording], times: CallTimes | None = None) -> ScriptTimes | None:
         """Of the recordings of the software that most have; None where no two have calls in common. `times` of other
         scripts: None for the shipped ones."""
-        times = times or shipped()
         software = Counter(each.software for each in recordings).most_common(1)[0][0] if recordings else ""
         recordings = [each for each in recordings if each.software == software]
+        times = times or shipped_for(software)
         kinds = [(each.alike, np.log(each.host_ns), each.share) for each in recordings]
         calls = Calls.of(kinds, np.arange(len(kinds)), least=2) if len(kinds) > 1 else None
         if calls is None or not len(calls.alike):
@@ -152,6 +152,7 @@ class ScriptTimes:
             np.exp(medians - level),
             DISTURBANCE,
             (CONFIGURATION,) * len(times.script),
+            times.borrowed,
         )
         configuration = np.maximum(scatter**2 - times.recording**2, 0.0)
         return ScriptTimes(own, times.recording, configuration, len(recordings), unknown)
@@ -169,7 +170,8 @@ class ScriptTimes:
             self._call_by_call(rank, alike[:, 0], factor)
             for rank, alike in zip(trace.ranks, alike_of, strict=True)
         )
-        return at(trace, ranks, factor, (as_recorded(trace, self.unknown),) if self.unknown else ())
+        notes = (as_recorded(trace, self.unknown),) if self.unknown else self.times.notes
+        return at(trace, ranks, factor, notes)
 
     def _call_by_call(self, rank: RankTrace, alike: NDArray[np.int64], factor: float) -> RankTrace:
         """With the noise of each kind of its calls taken out, and `factor` of all. `alike`: [records]."""

@@ -35,6 +35,7 @@ def main(result: Path, cores: list[int]) -> int:
     """Measures on `cores` in turn until it is killed, and adds a line to `result` for each span; often at first, since
     the job may be short."""
     torch.set_num_threads(1)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # else optimizers count devices, up to four times a step
     began = time.monotonic()
     iterate = training()
     with result.open("a") as lines:

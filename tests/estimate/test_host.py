@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from maya.estimate.host import (
     BEFORE,
     MACHINE,
     ODD_SCRIPT,
+    VERSIONS,
     CallTimes,
     shipped,
+    shipped_for,
     slowness,
     tally,
     undisturbed,
@@ -93,11 +96,36 @@ def test_calls_that_a_script_makes_slow_stay_slow() -> None:
     assert host_s(job) == host_s(slow)
 
 
-def test_what_is_known_of_other_software_says_nothing() -> None:
-    told = undisturbed(replace(a_job(2.0), software="CPython 3.14, PyTorch 3.0"), times_of(a_job()))
+@pytest.mark.parametrize("software", ["", "PyPy 3.11, PyTorch 2.11"])
+def test_of_software_that_is_not_known_host_time_is_as_recorded(software: str) -> None:
+    told = undisturbed(replace(a_job(2.0), software=software))
     (note,) = told.notes
     assert host_s(told.trace) == host_s(a_job(2.0))
-    assert SOFTWARE in note and "CPython 3.14, PyTorch 3.0" in note
+    assert SOFTWARE in note and software in note
+
+
+@pytest.mark.parametrize("software", [times.software for times in shipped()])
+def test_each_software_has_its_own_times(software: str) -> None:
+    assert shipped_for(software).software == software
+    assert not shipped_for(software).notes
+
+
+@pytest.mark.parametrize(
+    ("software", "nearest"),
+    [
+        ("CPython 3.13, PyTorch 2.11", "CPython 3.11, PyTorch 2.11"),
+        ("CPython 3.11, PyTorch 2.6", "CPython 3.11, PyTorch 2.11"),
+        ("CPython 3.14, PyTorch 2.14", "CPython 3.11, PyTorch 2.15"),
+        ("CPython 3.14, PyTorch 3.0", "CPython 3.11, PyTorch 2.15"),
+    ],
+)
+def test_other_software_borrows_of_the_nearest_and_is_told_by_it_less(software: str, nearest: str) -> None:
+    times, own = shipped_for(software), shipped_for(nearest)
+    assert times.software == software
+    assert times.script == pytest.approx([math.hypot(each, VERSIONS) for each in own.script])
+    (note,) = times.notes
+    assert nearest in note and software in note
+    assert undisturbed(a_job(), replace(times_of(a_job()), borrowed=nearest)).notes
 
 
 def test_of_unknown_calls_host_time_is_as_recorded_and_a_note_says_so() -> None:
@@ -144,19 +172,19 @@ def test_what_scripts_differ_in_more_says_less_of_a_recording() -> None:
 
 def test_times_are_read_as_they_were_written(tmp_path: Path) -> None:
     times = times_of(a_job())
-    times.write(tmp_path / "calls.npz")
-    again = CallTimes.read(tmp_path / "calls.npz")
+    times.write(tmp_path)
+    again = CallTimes.read(tmp_path / "host_calls_cpython_3.11_pytorch_2.11.npz")
     assert np.array_equal(again.alike, times.alike)
     assert again.host_ns == pytest.approx(times.host_ns, rel=1e-6)
     assert (again.software, again.recording, again.script) == (SOFTWARE, times.recording, times.script)
 
 
-def test_the_shipped_times_are_of_many_kinds_and_told_apart_from_scripts() -> None:
-    times = shipped()
+@pytest.mark.parametrize("times", shipped(), ids=lambda times: times.software)
+def test_the_shipped_times_are_of_many_kinds_and_told_apart_from_scripts(times: CallTimes) -> None:
     assert len(times.alike) > 1000
     assert (np.diff(times.alike) > 0).all() and (times.host_ns > 0).all()
     first, *fewer = [times.of_recording(0.1, known, times.noise(True)) for known in np.eye(len(BEFORE))]
-    assert 0.1 > first > 0.08
+    assert 0.1 > first > 0.06
     assert all(0.02 < share < 0.05 for share in fewer)
 
 

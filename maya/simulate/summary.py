@@ -13,7 +13,7 @@ from maya.estimate.convolution import computed_in
 from maya.estimate.types import Estimates, Provenance
 from maya.simulate import results
 from maya.simulate.types import Activity, Breakdown, Prediction, Timeline
-from maya.trace.types import Collective, Convolution, Gemm, JobTrace, Kernel, Operation, Pass
+from maya.trace.types import Convolution, Gemm, JobTrace, Kernel, Operation, Pass
 
 _NANO: Final = 1e-9
 
@@ -248,11 +248,12 @@ def _provenance(
 
 def _pipeline_bubble(trace: JobTrace, timeline: Timeline, sizes: NDArray[np.float64]) -> float | None:
     """Share of the iteration in which a rank has no work and moves no data, of jobs with point-to-point
-    transfers: idle, or in communication kernels that all wait for peers. Mean over ranks. Of a timeline
-    without host time it counts nothing that waits for a host."""
-    p2p = any(isinstance(op, Collective) and op.peer is not None for op in trace.operations)
+    transfers between ranks that do unlike work (alike ones pass a ring around): idle, or in communication
+    kernels that all wait for peers. Mean over ranks. Of a timeline without host time it counts nothing that
+    waits for a host."""
+    peers = [(rank.records["peer_class"], own) for own, rank in enumerate(trace.ranks)]
     iteration_s = _iteration_s(timeline)
-    if not p2p or iteration_s <= 0:
+    if not any(((peer >= 0) & (peer != own)).any() for peer, own in peers) or iteration_s <= 0:
         return None
     activity = _mean_activity(timeline, sizes)
     return float(activity[Activity.IDLE] + activity[Activity.WAITING]) / iteration_s

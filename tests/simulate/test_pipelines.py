@@ -10,7 +10,8 @@ import pytest
 from maya.clusters import Cluster
 from maya.estimate.types import Estimates, Provenance
 from maya.simulate import summarise
-from maya.simulate.types import Timeline
+from maya.simulate.types import Prediction, Timeline
+from maya.trace.build import JobBuilder
 from maya.trace.pipelines import Pipeline
 
 Simulate = Callable[..., Timeline]
@@ -34,12 +35,33 @@ def test_bubble_of_the_interleaved_schedule(
     assert timeline.iterations_ns[1:].tolist() == [micro_batches * 360 + bubble] * 2
 
 
+def summary(job: JobBuilder, timeline: Timeline, cluster: Cluster) -> Prediction:
+    operations = len(job.durations_s)
+    learned = np.full(operations, Provenance.LEARNED, np.uint8)
+    return summarise(
+        job.build(), timeline, Estimates(job.durations_s, learned, np.zeros(operations)), cluster
+    )
+
+
+def test_ranks_that_pass_a_ring_around_are_no_pipeline(
+    simulate_ideal: Simulate, ideal_cluster: Cluster
+) -> None:
+    """As ring attention does (Liu et al. 2023)."""
+    job = JobBuilder(4, [0] * 4)
+    ring = job.communicator(range(4))
+    (rank,) = job.ranks
+    for group in range(1, 4):
+        rank.send(ring, 1, 100, group=group)
+        rank.recv(ring, 3, 100, group=group)
+        rank.kernel(50, host_ns=30)
+    rank.step()
+    prediction = summary(job, simulate_ideal(job), ideal_cluster)
+    assert prediction.pipeline_bubble is None and prediction.iteration_time_s > 0
+
+
 def test_pipeline_bubble_is_reported(simulate_ideal: Simulate, ideal_cluster: Cluster) -> None:
     job = Pipeline(stages=4, micro_batches=8, forward_ns=100, backward_ns=200).job()
-    trace, operations = job.build(), len(job.durations_s)
-    learned = np.full(operations, Provenance.LEARNED, np.uint8)
-    estimates = Estimates(job.durations_s, learned, np.zeros(operations))
-    prediction = summarise(trace, simulate_ideal(job), estimates, ideal_cluster)
+    prediction = summary(job, simulate_ideal(job), ideal_cluster)
     assert prediction.pipeline_bubble == pytest.approx(3 / 11)
     assert prediction.iteration_time_s == pytest.approx(3300e-9)
     assert sum(prediction.provenance.values()) == pytest.approx(1.0)

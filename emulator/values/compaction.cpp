@@ -107,7 +107,7 @@ class Count : public Executor {
     }
     if (!known_elements(data, count, nonzero_ ? nonzero_->type : sum_)) {
       if (!nonzero_ || !selects_all(count, nonzero_->type)) return std::nullopt;
-      note_once(kSelectsAll);
+      note_way(kSelectsAll);
       return count;
     }
     std::int64_t total = 0;

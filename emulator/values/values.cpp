@@ -103,6 +103,7 @@ class KeptLaunch {
 
 thread_local Assumption assumed_input = Assumption::kNone;  // of the operation that this thread is at
 thread_local bool missed = false;                           // by that operation: Derivation::miss
+thread_local int printing = 0;                              // tensors, one of another: maya_print
 
 std::atomic<bool> anything_lost = false;
 
@@ -153,6 +154,10 @@ void lose(std::string_view what) {
                 json_quote(std::string(what) + ", which follows from the experts that tokens are "
                                                "taken to pick, read as zeros") +
                 "}");
+}
+
+void note_way(std::string_view text) {
+  if (printing == 0) note_once(text);
 }
 
 bool lost_any() { return anything_lost; }
@@ -247,10 +252,10 @@ void copy(void* destination, const void* source, std::size_t bytes) {
 void copy_to_host(void* destination, const void* source, std::size_t bytes) {
   const bool real = bytes <= kCountableBytes && known(source, bytes);
   const auto [formula, first] = formula_at(source, bytes);
-  if ((real || formula) && Derivation::picked()) note_once(kBalanced);
-  if (real && Derivation::scored()) note_once(kScored);
+  if ((real || formula) && Derivation::picked()) note_way(kBalanced);
+  if (real && Derivation::scored()) note_way(kScored);
   if (formula && bytes <= kMostToHost) return formula->store(first, {static_cast<std::byte*>(destination), bytes});
-  if (!real && (formula || known_bytes().uncomputed(address(source)))) note_once(kUncomputed);
+  if (!real && (formula || known_bytes().uncomputed(address(source)))) note_way(kUncomputed);
   if (alike(source, bytes) == true) std::memset(destination, 1, bytes);
   else if (real || bytes <= kSmallBytes) std::memcpy(destination, source, bytes);
   else zero(destination, bytes);
@@ -276,3 +281,6 @@ std::function<void()> launch_later(const KernelInfo& kernel, const std::uint32_t
 }
 
 }  // namespace maya::values
+
+// This thread begins to print a tensor, or ends (maya/launch/printed.py).
+extern "C" void maya_print(int begins) { maya::values::printing += begins != 0 ? 1 : -1; }

@@ -142,6 +142,10 @@ class Derivation {
   bool outer_missed_;
 };
 
+// Tells the user, once, of values on which the script's way may hang. Not while this thread prints a tensor: how
+// PyTorch lays its numbers out hangs on them, and nothing else does.
+void note_way(std::string_view text);
+
 // Tells the user that `what`, which follows from picks, was not computed: the prediction is INCOMPLETE.
 void lose(std::string_view what);
 bool lost_any();

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from maya.launch import undrawn
+from maya.launch import printed, undrawn
 from maya.launch.asked import answered
 from maya.launch.compiler import ChooseUntimed, ready_compiler, with_compiler
 from maya.launch.readings import READINGS
@@ -170,6 +170,7 @@ def warm(modules: list[str], properties: dict[str, object]) -> dict[str, Any]:
         importlib.import_module(module)  # which ranks would import, each by itself
     ready_compiler()
     undrawn.leave_undrawn()
+    printed.tell_emulator()
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared with the ranks
     needs_cuda = torch.cuda.is_initialized() or bool(unknown)  # type: ignore[no-untyped-call]

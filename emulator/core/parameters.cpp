@@ -22,6 +22,8 @@ constexpr ParameterShape by_sizes(int first, int second = -1, int third = -1) {
 
 constexpr Known kKernels[] = {
     {"spin_kernel", by_sizes(0), ""},  // torch.cuda._sleep; counts cycles (ATen/cuda/Sleep.cu)
+    // Bytes of a row and rows (ATen/native/cuda/TensorShape.cu).
+    {"split_with_sizes_copy_out_contiguous_no_cast_kernel", {.sizes = {5, 6, -1}, .bytes_per_element = 2}, ""},
     {"cast_transpose_optimized_kernel", by_sizes(7, 8), "023"},
     {"cast_transpose_general_kernel", by_sizes(7, 8), "023"},
     {"transpose_optimized_kernel", by_sizes(3, 4), "02"},

@@ -51,6 +51,8 @@ _UNMEASURED = re.compile(
     r"cufft_|cusparse_|cudnn::(?:ops::bias_reduction|\w+_elementWise|ctc_loss|spatial_transformer)"
 )
 _STEPS = re.compile(r"cudnn::ctc_loss_steps_(\d+)")  # of time, each from what the one before left
+# FSDP packs gradients that are reduced as they are: bare bytes, as many a thread (ATen/native/cuda/TensorShape.cu).
+_PACKED, _PACKED_BYTES = "chunk_cat_cuda_kernel<char, char>", 16
 _MOST_PER_THREAD = 64  # elements; a small helper kernel of an operator does not walk its tensors
 _CHUNK_ELEMENTS = 65536  # of multi_tensor_apply (ATen/native/cuda/MultiTensorApply.cuh, kChunkSize)
 
@@ -162,8 +164,6 @@ FAMILIES = (
     _family(r"embedding_backward|EmbeddingBackward", 1.5),
     _family(r"CatArrayBatchedCopy_", 2),
     _family(r"CatArrayBatchedCopy", 2, "concatenation", walked=True),
-    # FSDP unpacks what it gathered as bare bytes: 16-bit parameters under its mixed precision.
-    _family(r"split_with_sizes_copy", 2, item=2),
     _family(r"reduce_kernel|norm_kernel", 1),
     # Of cub a thread's share is told by the launch alone: its operator's tensors are others.
     _family(r"cub::.*(Onesweep|UniqueByKeySweep)", 4, by_thread=True),
@@ -202,6 +202,8 @@ def _moved(kernel: Kernel) -> Traffic | None:
         return Traffic(0.0, clocks=kernel.elements)
     if found := _STRIDED.search(kernel.name):
         return _strided(kernel, int(found[1]))
+    if _PACKED in kernel.name:
+        return Traffic(2.0 * _PACKED_BYTES * math.prod(kernel.grid) * math.prod(kernel.block))
     family = _matching(kernel.name)
     variant = family.variant if family else "elementwise"
     operands = _operands(kernel)
@@ -290,7 +292,7 @@ def _passes(kernel: Kernel, family: Family, item: int) -> Traffic:
     return Traffic(
         operand * family.operands + mask,
         family.variant,
-        guessed or (family.item is not None and not family.partial),
+        guessed,
         again=operand * family.again,
         in_flight=row * item * family.kept * (family.resident // threads),
         elements=elements if family.walked else 0.0,

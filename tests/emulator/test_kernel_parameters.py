@@ -134,3 +134,17 @@ launch(cast, 64, 128, none, none, none, none, none, *sizes, ctypes.c_float(0), t
     )  # fmt: skip
     (cast,) = (kernel for kernel in run.launched("kernel") if "block_scaled" in kernel["kernel"])
     assert (cast["elements"], cast["bytes"]) == (512 * 1024, 512 * 1024 * (4 + 1 + 1))
+
+
+def test_what_fsdp_unpacks_counts_by_its_bytes(emulate: Emulate) -> None:
+    run = emulate(
+        """
+        import torch
+        for dtype in (torch.float32, torch.bfloat16):
+            gathered = torch.ones(4, 5 << 20, device="cuda", dtype=dtype)
+            outs = [torch.empty(4, size << 20, device="cuda", dtype=dtype) for size in (4, 1)]
+            torch.split_with_sizes_copy(gathered, [4 << 20, 1 << 20], dim=1, out=outs)
+        """
+    )
+    unpacked = [kernel for kernel in run.launched("kernel") if "split_with_sizes_copy" in kernel["kernel"]]
+    assert [kernel["bytes"] for kernel in unpacked] == [2 * 4 * (5 << 20) * item for item in (4, 2)]

@@ -95,12 +95,14 @@ def test_layer_norm_backward_walks_three_tensors() -> None:
     assert moved(NORM_BACKWARD, sizes=((16, 64), (16, 64), ())) == 3 * 1024 * 4
 
 
-def test_unpacked_parameters_are_taken_as_16_bit_and_called_a_guess() -> None:
+def test_gradients_that_fsdp_packs_as_bytes_move_once_whatever_their_type() -> None:
     name = (
-        "void at::native::detail::split_with_sizes_copy_out_contiguous_no_cast_kernel(char**, char**, long*)"
+        "void at::native::detail::chunk_cat_cuda_kernel<char, char>(char**, char*, long*, long*, long, long)"
     )
-    traffic = kernels.traffic(kernel(name, sizes=((4, 1000),)))
-    assert traffic == kernels.Traffic(2 * 4000 * 2, guessed=True)
+    sizes = ((4096, 4096), (), (), (4, 4096 * 1024))
+    for item in (2, 4):
+        blocks = 4096 * 4096 * item // (128 * 16)
+        assert kernels.traffic(kernel(name, blocks, sizes)) == kernels.Traffic(2 * 4096 * 4096 * item)
 
 
 def test_gather_moves_rows_not_the_table() -> None:

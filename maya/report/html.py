@@ -18,6 +18,7 @@ from maya.report.labels import category, duration, label, operator_name, ranges,
 from maya.report.plots import steps, thinned
 from maya.report.slices import device_rows, host_slices
 from maya.report.terminal import SURENESS, likely
+from maya.simulate.results import kernel_shares
 from maya.simulate.types import Activity, Prediction, RankTimeline, Timeline
 from maya.trace.types import Collective, JobTrace, RankTrace
 
@@ -181,7 +182,8 @@ def _device_time(
     for weight, rank, times in zip(weights.tolist(), trace.ranks, timeline.ranks, strict=True):
         rows = device_rows(rank)
         operation = rank.records["operation"][rows]
-        spent = (times.end - times.start)[window.iteration][rows] / 1e9
+        spent = kernel_shares(rank, trace.operations)[rows]
+        spent *= (times.end - times.start)[window.iteration][rows] / 1e9
         seconds += weight * np.bincount(operation, spent, minlength=len(seconds))
         counts += weight * np.bincount(operation, minlength=len(counts))
     return seconds, counts

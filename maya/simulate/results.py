@@ -92,10 +92,28 @@ _CALL = np.dtype(
         ("class", np.int64),
         ("communicator", np.int64),
         ("operation", np.int64),
-        ("ns", np.int64),  # on the device
-        ("waiting_ns", np.int64),  # of it before the last party had come
+        ("ns", np.float64),  # on the device
+        ("waiting_ns", np.float64),  # of it before the last party had come
     ]
 )
+
+
+def kernel_shares(rank: RankTrace, operations: tuple[Operation, ...]) -> NDArray[np.float64]:
+    """[records] How much of the time from its start to its end is each record's own.
+
+    Members of a NCCL group run as one kernel, which each of them has from its start to its end: theirs is a part of it
+    by their bytes.
+    """
+    records = rank.records
+    shares = np.ones(len(records))
+    members = np.flatnonzero((records["rendezvous"] >= 0) & (records["group"] > 0))
+    if len(members):
+        called = [operations[number] for number in records["operation"][members].tolist()]
+        moved = np.array([max(op.bytes, 1) if isinstance(op, Collective) else 1 for op in called], np.float64)
+        keys = np.stack([records["group"][members], records["stream"][members]], axis=1)
+        kernel = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+        shares[members] = moved / np.bincount(kernel, moved)[kernel]
+    return shares
 
 
 def _calls(trace: JobTrace, timeline: Timeline) -> NDArray[np.void]:
@@ -108,9 +126,11 @@ def _calls(trace: JobTrace, timeline: Timeline) -> NDArray[np.void]:
         for name in ("communicator", "operation"):
             calls[name] = rank.records[name][rows]
         start, end = times.start[-1][rows], times.end[-1][rows]
-        calls["ns"] = end - start
+        own = kernel_shares(rank, trace.operations)[rows]
+        calls["ns"] = own * (end - start)
         last = complete[rank.records["rendezvous"][rows]]
-        calls["waiting_ns"] = np.where(last <= end, np.maximum(last - start, 0), 0)  # a sender need not wait
+        # a sender need not wait
+        calls["waiting_ns"] = own * np.where(last <= end, np.maximum(last - start, 0), 0)
         tables.append(calls)
     return np.concatenate(tables)
 

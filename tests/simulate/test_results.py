@@ -95,6 +95,18 @@ def test_communication_is_told_apart_by_communicator_and_waiting(simulate_ideal:
     assert second.waiting_s == 0
 
 
+def test_what_runs_as_one_kernel_is_counted_once(simulate_ideal: Simulate) -> None:
+    job = JobBuilder(2, class_of_rank=(0, 0))
+    world = job.communicator((0, 1))
+    for size in (10, 30, 60):
+        job.ranks[0].collective(world, size, group=1)
+    job.ranks[0].collective(world, 20)
+    timeline = simulate_ideal(job, iterations=1)
+    (total,) = communication(job.build(), timeline)
+    assert (total.calls, total.bytes) == (4, 120)
+    assert total.seconds == pytest.approx(timeline.iterations_ns[-1] * 1e-9)
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_bytes_sent_equal_bytes_received(simulate_ideal: Simulate, replicas: int) -> None:
     job = Pipeline(4, 6, forward_ns=50, backward_ns=90, transfer_ns=11, replicas=replicas).job()

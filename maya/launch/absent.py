@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import ProcessGroup, Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from maya.launch.object_gather import gather_objects_in_bulk
+from maya.launch.pipelining import know_shapes_of_gradients
 from maya.launch.symmetric_memory import SymmetricMemory
 from maya.launch.topology import family_of, pattern_of
 
@@ -267,6 +268,7 @@ def answer_for_absent_ranks(rank: int, world: int, port: int, log: str | None) -
     _watch_new_groups(groups, apart=True)
     _split_into_new_groups()
     gather_objects_in_bulk()
+    know_shapes_of_gradients()
 
 
 def _split_into_new_groups() -> None:

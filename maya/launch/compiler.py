@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Iterator
 from typing import Any
+
+from maya.launch.on_import import change_on_import
 
 # Where the compiler makes a fused kernel of its candidates.
 _CANDIDATES = "torch._inductor.runtime.triton_heuristics"
@@ -52,38 +52,14 @@ def ready_compiler() -> None:
             function()
 
 
-class ChooseUntimed:
+def choose_untimed() -> None:
     """Has the compiler take its first candidate for a fused kernel, and the library's for a product, and compile each
     kernel once for all ranks, in this process and its forks.
 
     It would compile several and time them, on a device that takes no time at all, in the first rank that finds its
     cache empty: that rank alone would record hundreds of calls that are not the script's.
     """
-
-    def install(self) -> None:
-        """Once, before PyTorch is imported."""
-        sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        change = _CHANGES.get(name)
-        if change is None:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            _run_after(spec.loader, change)
-        return spec
-
-
-def _run_after(loader: Any, change: Callable[[Any], None]) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        change(module)
-
-    loader.exec_module = exec_module
+    change_on_import(_CHANGES)
 
 
 def _choose_untimed(heuristics: Any) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from maya.launch import printed, undrawn
 from maya.launch.asked import answered
-from maya.launch.compiler import ChooseUntimed, ready_compiler, with_compiler
+from maya.launch.compiler import choose_untimed, ready_compiler, with_compiler
 from maya.launch.readings import READINGS
 
 # Modules that look at these while they are imported must be imported by each rank itself.
@@ -205,7 +205,7 @@ def _rank_variables_read() -> Iterator[set[str]]:
 
 def main() -> None:
     READINGS.watch()
-    ChooseUntimed().install()
+    choose_untimed()
     connection = socket.socket(fileno=int(sys.argv[1]))
     Server(connection).serve()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from maya.launch.on_import import change_on_import
@@ -39,11 +40,15 @@ def _answer_with_outputs(stages: Any) -> None:
         if src_stage < self.stage_index or isinstance(meta, expected):
             return meta
         outputs = self._stage_meta.outputs
-        if any(type(output) is not stages._TensorMeta for output in outputs):
-            return meta  # a distributed tensor's gradient may be cut in another way
-        return expected(stages._derive_grad_metas(outputs))
+        if not all(placed.is_shard() for output in outputs for placed in getattr(output, "placements", ())):
+            return meta  # the gradient of a DTensor that each rank has whole may be a sum yet to be made
+        return expected(tuple(map(_gradient_of, outputs)))
 
     stage._send_meta, stage._recv_meta = tell_at_length, hear_or_know
+
+
+def _gradient_of(output: Any) -> Any:
+    return replace(output, requires_grad=False) if output.requires_grad else None
 
 
 def _padded(meta: Any) -> tuple[Any, bytes]:

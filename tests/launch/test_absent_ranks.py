@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,46 @@ def test_stages_of_a_pipeline_learn_shapes_from_absent_ones(launch: Launch, turn
     few = from_few(launch, script, 32, fewer_than=16)
     assert few.first_iteration_tells  # whoever answered
     assert work(few) == work(launch(script, 32, ranks="dedup"))
+
+
+# Its stages send each other DTensors, which PyTorch to 2.11 has them not do.
+PIPELINING_DTENSORS = """
+import os, torch, torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import DTensor, Replicate, Shard
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl")
+sizes = (4, dist.get_world_size() // 8, 2)
+mesh = dist.init_device_mesh("cuda", sizes, mesh_dim_names=("pipeline", "data", "tensor"))
+place = mesh["pipeline"].get_local_rank()
+class Layer(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x.to_local() if place else x)
+        return y if place == 3 else DTensor.from_local(y, mesh["tensor"], [PLACED], run_check=False)
+layer = Layer(512, 512, device="cuda")
+pipe = mesh["pipeline"].get_group()
+stage = PipelineStage(layer, place, 4, device, group=pipe, get_mesh=lambda *_: mesh["tensor"])
+schedule = Schedule1F1B(stage, 8, loss_fn=lambda y, target: (y - target).pow(2).mean())
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+x = torch.randn(64, 512, device="cuda")
+for iteration in range(500_000):
+    schedule.step(*([x] if place == 0 else []), **(dict(target=x) if place == 3 else {}))
+    dist.all_reduce(layer.weight.grad, group=mesh["data"].get_group())
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(
+    tuple(map(int, version("torch").split(".")[:2])) < (2, 15), reason="stages send no DTensors"
+)
+def test_gradients_of_dtensors_are_cut_like_these_but_for_whole_ones(launch: Launch) -> None:
+    script = PIPELINING_DTENSORS.replace("PLACED", "Shard(1)")
+    few = from_few(launch, script, 32, fewer_than=16)
+    assert work(few) == work(launch(script, 32, ranks="dedup"))
+    run = launch(PIPELINING_DTENSORS.replace("PLACED", "Replicate()"), 32, ranks="representatives")
+    assert (run.status, run.launched) == ("traced", 32), run.traceback
+    assert any("Expected _StageBackwardMeta" in note for note in run.notes), run.notes
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class CallTimes:
         if not self.borrowed:
             return ()
         return (
-            f"what calls take of the host is known of {self.borrowed}, not of {self.software}, which differs",
+            f"what calls take of the host is known of {self.borrowed}, not of {self.software}: it counts less",
         )
 
     def write(self, directory: Path) -> None:

@@ -52,7 +52,8 @@ std::uint32_t intern_range(std::string_view name, std::string_view sizes) {
 }
 
 constexpr std::uint32_t kDeepest = ThreadState::kDeepest;
-constexpr char kNvtx = 0;  // its address owns NVTX's ranges
+constexpr char kNvtx = 0;        // its address owns NVTX's ranges
+constexpr char kUnobserved = 0;  // and this one's those of steps that nobody observes
 
 int push(std::string_view message) {
   const Call call;
@@ -178,11 +179,18 @@ bool in_range(std::string_view name) {
 
 }  // namespace maya
 
-// The calling thread's step is that of this optimizer, from 1, or continues one (maya/launch/optimizers.py). The
-// outermost one's, if it steps others.
-extern "C" void maya_name_optimizer(std::uint32_t optimizer) {
+// The calling thread takes a step of this optimizer, from 1, or continues one (maya/launch/optimizers.py): the
+// outermost one's, if it steps others. Where operators are not observed nothing else announces it.
+extern "C" void maya_enter_step(std::uint32_t optimizer) {
+  const maya::Call call;
+  if (!maya::observing()) maya::push_range(maya::kStepPrefix, {}, &maya::kUnobserved);
   maya::ThreadState& thread = maya::this_thread();
   if (thread.steps_mask != 0 && thread.optimizer == 0) thread.optimizer = optimizer;
+}
+
+extern "C" void maya_leave_step() {
+  const maya::Call call;
+  if (!maya::observing()) maya::pop_range(&maya::kUnobserved);
 }
 
 extern "C" int InitializeInjectionNvtx2(const void* (*get_export_table)(std::uint32_t)) {

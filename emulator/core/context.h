@@ -18,4 +18,9 @@ int pop_range(const void* owner);
 // Whether the calling thread is in a range of that name, be others within it.
 bool in_range(std::string_view name);
 
+// Has every operator of this process and of its forks be a range from here on, or no longer. False when this process
+// has no PyTorch that can be asked. Called by one thread.
+bool observe_operators(bool wanted);
+bool observing();
+
 }  // namespace maya

@@ -8,12 +8,12 @@
 // operators: records count them, and who reads records takes it off (maya/trace/host_speed.py).
 #include <dlfcn.h>
 
+#include <atomic>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <new>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/context.h"
@@ -94,27 +94,30 @@ void* start(void* context, const void* function) {
 void end(const void* function, void*) noexcept { pop_range(function); }
 
 }  // namespace
+
+bool observe_operators(bool wanted) {
+  const auto add = pytorch<std::uint64_t(Callback)>("_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE");
+  const auto remove = pytorch<void(std::uint64_t)>("_ZN2at14removeCallbackEm");
+  if (!add || !remove || !accessors().name || !accessors().input_sizes) return false;
+  std::atomic<std::uint64_t>& observer = process().observer;
+  if (wanted && !observing()) {
+    Callback callback{&start, &end, 1.0, {}};
+    std::memset(callback.wanted, 1, sizeof callback.wanted);
+    observer = add(callback);
+  } else if (!wanted && observing()) {
+    remove(observer.exchange(0));
+  }
+  return true;
+}
+
+bool observing() { return process().observer.load(std::memory_order_relaxed) != 0; }
+
 }  // namespace maya
 
 extern "C" {
 
-// Has every operator of this process and of its forks observed from here on, or no longer. 0, or -1 when this process
-// has no PyTorch that can be asked. Called by one thread.
-int maya_observe_operators(int wanted) {
-  using namespace maya;
-  const auto add = pytorch<std::uint64_t(Callback)>("_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE");
-  const auto remove = pytorch<void(std::uint64_t)>("_ZN2at14removeCallbackEm");
-  if (!add || !remove || !accessors().name || !accessors().input_sizes) return -1;
-  std::uint64_t& observer = process().observer;
-  if (wanted && !observer) {
-    Callback callback{&start, &end, 1.0, {}};
-    std::memset(callback.wanted, 1, sizeof callback.wanted);
-    observer = add(callback);
-  } else if (!wanted && observer) {
-    remove(std::exchange(observer, 0));
-  }
-  return 0;
-}
+// 0, or -1 when this PyTorch cannot be asked.
+int maya_observe_operators(int wanted) { return maya::observe_operators(wanted != 0) ? 0 : -1; }
 
 // at::RecordFunction::RecordFunction(at::StepCallbacks&&)
 void _ZN2at14RecordFunctionC1EONS_13StepCallbacksE(void* function, void* callbacks) noexcept {

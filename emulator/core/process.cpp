@@ -19,6 +19,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "core/context.h"
 #include "core/process_state.h"
 #include "core/recorder.h"
 
@@ -183,6 +184,8 @@ void publish_step(std::uint64_t steps, std::uint64_t hash) {
   auto paused = static_cast<std::uint32_t>(RankState::kPaused);
   if (!slot->state.compare_exchange_strong(paused, static_cast<std::uint32_t>(RankState::kRunning)))
     for (;;) nanosleep(&nap, nullptr);  // until the launcher's SIGKILL
+  const std::uint64_t silent_from = control_header()->silent_from.load(std::memory_order_relaxed);
+  if (silent_from != 0 && steps >= silent_from) observe_operators(false);
 }
 
 void begin_from_environment() {

@@ -53,7 +53,7 @@ struct Process {
   std::atomic<std::uint64_t> prepared{0};  // bits of optimizers that stepped when only one had: see core/context.cpp
   std::atomic<std::uint64_t> device_operations{0};
   std::atomic<std::uint32_t> threads{0};
-  std::uint64_t observer = 0;  // PyTorch's handle of core/observer.cpp; 0: not observing
+  std::atomic<std::uint64_t> observer{0};  // PyTorch's handle of core/observer.cpp; 0: not observing
 
   InternTable operations, contexts;
 

@@ -74,6 +74,7 @@ struct ControlHeader {
   char magic[8];
   std::uint32_t version, world;               // 1
   std::atomic<std::uint64_t> step_limit;      // a rank whose step count reaches it waits
+  std::atomic<std::uint64_t> silent_from;     // steps from which on operators are not observed; 0: they always are
   std::atomic<std::uint64_t> mismatch_count;  // the launcher stops the job when it is not 0
   char mismatch[2048];                        // both call sites, NUL-terminated, first one wins
 };

@@ -226,10 +226,19 @@ std::span<const std::byte> known_around(const void* pointer) {
 
 namespace {
 
+// Where operators are not observed: whether it was in one of them each time that they were, and once at least.
+bool in_all() {
+  static std::atomic<bool> inside{false}, elsewhere{false};
+  if (!observing()) return inside && !elsewhere;
+  const bool in = in_range("aten::all");
+  (in ? inside : elsewhere) = true;
+  return in;
+}
+
 // all() of one truth value is its copy (allany_impl, ATen/native/ReduceOps.cpp), and of such as nobody computed true
 // (reduction.cpp).
 void copy_uncomputed(void* destination, std::size_t bytes) {
-  if (bytes != 1 || !in_range("aten::all")) return forget_integers(destination, bytes);
+  if (bytes != 1 || !in_all()) return forget_integers(destination, bytes);
   *static_cast<bool*>(destination) = true;
   wrote(destination, bytes, Content::kInteger);
 }

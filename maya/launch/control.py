@@ -31,6 +31,7 @@ HEADER = np.dtype(
         ("version", "<u4"),
         ("world", "<u4"),
         ("step_limit", "<u8"),
+        ("silent_from", "<u8"),
         ("mismatch_count", "<u8"),
         ("mismatch", "S2048"),
     ]
@@ -75,6 +76,10 @@ class Control:
     @step_limit.setter
     def step_limit(self, steps: int) -> None:
         self._header["step_limit"] = steps
+
+    def observe_no_more(self, steps: int) -> None:
+        """Ranks that rest at so many steps do not observe PyTorch's operators from there on."""
+        self._header["silent_from"] = steps
 
     @property
     def mismatch(self) -> str:

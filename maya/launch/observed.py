@@ -34,6 +34,8 @@ class Observed:
     before: int = field(default=0, compare=False)  # device calls before that iteration
     # Whether a rollout or an evaluation was before its first step (rollouts.py).
     rolls_out: Callable[[], bool] = field(default=bool, compare=False)
+    # Of every step so far the optimizer is known, which announces its steps where operators are not observed.
+    named: bool = field(default=False, compare=False)
 
     def share_unlike(self, other: Observed) -> float:
         """The share of the calls of either that the other did not make."""
@@ -61,6 +63,7 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
     table = _Table(path.with_suffix(".ops"))
     transfers = table.transfers(records)
     calls = records[start:]
+    named = bool(records["size"][steps].all())
 
     @cache
     def blocks() -> tuple[int, ...]:
@@ -79,7 +82,9 @@ def observe(directory: Path, rank: int, segment_hash: int | None) -> Observed:
         own = products(later, table.operations) / max(len(steps) - 1, 1)
         return products_before(records, table.operations, own) >= ROLLOUT
 
-    return Observed(segment, len(calls), transfers, table.used(records), blocks, times, start, rolls_out)
+    return Observed(
+        segment, len(calls), transfers, table.used(records), blocks, times, start, rolls_out, named
+    )
 
 
 def told_before_the_end(directory: Path, rank: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

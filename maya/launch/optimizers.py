@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from maya.launch.steady import MAX_PERIOD
 
@@ -21,7 +21,8 @@ def tell_apart() -> None:
     parameters at a time, as DeepSpeed's ZeRO does with each group of them, takes one step until some come again. Those
     after the MAX_PERIOD-th go on with its step: a script may have one for each parameter, to step in the backward pass.
     """
-    name = ctypes.CDLL(None).maya_name_optimizer
+    emulator = ctypes.CDLL(None)
+    enter, leave = emulator.maya_enter_step, emulator.maya_leave_step
     numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
     parts: WeakKeyDictionary[Optimizer, list[ref[Tensor]]] = WeakKeyDictionary()
 
@@ -33,9 +34,10 @@ def tell_apart() -> None:
         stepped = [part for part in parts.get(optimizer, ()) if part() is not None]
         continues = first is not None and stepped and all(part() is not first for part in stepped)
         parts[optimizer] = [*(stepped if continues else ()), *(() if first is None else (ref(first),))]
-        name(_CONTINUES if continues or numbers[optimizer] > MAX_PERIOD else numbers[optimizer])
+        enter(_CONTINUES if continues or numbers[optimizer] > MAX_PERIOD else numbers[optimizer])
 
     register_optimizer_step_pre_hook(steps)
+    register_optimizer_step_post_hook(lambda *_: leave())
 
 
 def _first_parameter(optimizer: Optimizer) -> Tensor | None:

@@ -92,6 +92,7 @@ class Run:
     representative_of: tuple[int, ...]  # [world]: the rank whose trace stands for each rank
     steady: tuple[int, int] = (0, 0)  # step ordinals (first, last] of the steady iterations, on all ranks
     period: int = 1  # steps per iteration
+    silent: tuple[int, int] = (0, 0)  # likewise of those after them in which operators were not observed
     alike: bool = True  # the steady ones; False: no two were, in as many as were run
     out_of_memory: OutOfMemory | None = None
     traceback: str = ""  # the script's own, when failed

@@ -53,9 +53,9 @@ SHORT = (
     4  # times so many calls as a second iteration are in the first, at the most, where that stands for all
 )
 MERGED_AGAIN_AT = 2  # optimizer steps
-# An interpreter's first iterations are slower than those of a job that runs for days, and few calls tell little of
-# what each costs undisturbed: short iterations are repeated, up to so many steps, for so long or until a rank has made
-# so many device calls after its first iteration.
+# An interpreter's first iterations are slower than those of a job that runs for days, few calls tell little of what
+# each costs undisturbed, and observing operators costs more than can be told apart: iterations that have come to repeat
+# are repeated without, up to so many steps, for so long or until a rank has made so many device calls after its first.
 WARM_STEPS = 9
 WARM_SECONDS, MOST_WARM_SECONDS = 1.0, 10.0
 WARM_CALLS = 30_000
@@ -106,6 +106,9 @@ class Watch:
         self.stepped_at: float | None = None  # time.monotonic(), of the first step
         self.rested_at = (0, time.monotonic())  # steps, and when
         self.resumed_at = time.monotonic()  # after whatever rest
+        self.steady: tuple[tuple[int, int], int] | None = (
+            None  # steps that repeat, their period: now in silence
+        )
 
     def until_done(self, started: float) -> Run:
         launched = time.perf_counter()
@@ -126,7 +129,7 @@ class Watch:
         self.crew.start_more()
         self.output.trim()
         if time.monotonic() > deadline:
-            return self._came_to_nothing(f"no steady iteration within {self.job.timeout_s:.0f} s")
+            return self._stopped(f"no steady iteration within {self.job.timeout_s:.0f} s")
         if self.crew.all_paused:
             run = self._all_at_rest()
             self.resumed_at = time.monotonic()
@@ -134,8 +137,12 @@ class Watch:
         if self.progress.stalled:
             waited = any(self.control.state(rank) is RankState.WAITING for rank in self.crew.running)
             what = "the ranks have waited for each other" if waited else "no rank has used its core"
-            return self._came_to_nothing(f"{what} for {HANG_SECONDS:.0f} s")
+            return self._stopped(f"{what} for {HANG_SECONDS:.0f} s")
         return None
+
+    def _stopped(self, what: str) -> Run:
+        """What was seen before the silence is enough, whatever comes of that."""
+        return self._silent_until(self.steady[0][1]) if self.steady else self._came_to_nothing(what)
 
     def _poll_seconds(self) -> float:
         worked = time.monotonic() - self.resumed_at
@@ -191,6 +198,8 @@ class Watch:
     def _at_step(self) -> Run | None:
         """Every running rank waits at the same optimizer step."""
         steps = self.control.step_limit
+        if self.steady is not None:
+            return self._silent_until(steps)
         self.stepped_at = self.stepped_at or time.monotonic()
         if steps == MERGED_AGAIN_AT and self.plan.merges:
             self._merge_again()
@@ -206,15 +215,41 @@ class Watch:
             self.control.step_limit = steps + 1
             return None
         period = 1 if steps == 2 and self._second_tells() else steady_period(hashes, max(self.wanted, 2))
-        if period is not None and (steps + period > WARM_STEPS or self._warm(steps)):
+        silence = period is not None and self._may_be_silent()
+        if period is not None and (silence or steps + period > WARM_STEPS or self._warm(steps)):
             period = self._with_rollout(hashes, period)
             if period is not None:
-                return self._enough(steady_steps(hashes, period), period)
+                steady = steady_steps(hashes, period)
+                return self._go_on_in_silence(steady, period) if silence else self._enough(steady, period)
         if steps >= LAST_STEP:
             return self._at_last_step(hashes)
-        self.control.step_limit = steps + (self._steps_on(steps, period) if period else 1)
+        self.control.step_limit = steps + (self._steps_on(steps, period, counted=steps) if period else 1)
         self.rested_at = (steps, time.monotonic())
         return None
+
+    def _may_be_silent(self) -> bool:
+        """Steps are told where nobody observes operators, as far as optimizers are known."""
+        return all(self._observed(rank).named for rank in self.crew.running)
+
+    def _go_on_in_silence(self, steady: tuple[int, int], period: int) -> Run | None:
+        """Repeats what repeats, without observing operators: what that costs is then in no call's host time. Where it
+        would take too long what was seen is enough."""
+        steps = steady[1]
+        on = self._steps_on(steps, period, counted=1)
+        assert self.stepped_at is not None
+        passed = time.monotonic() - self.stepped_at
+        if passed + self._a_step(steps) * period > MOST_WARM_SECONDS or steps + on > LAST_STEP:
+            return self._enough(steady, period)
+        self.steady = steady, period
+        self.control.observe_no_more(steps)
+        self.control.step_limit = steps + on
+        return None
+
+    def _silent_until(self, steps: int) -> Run:
+        assert self.steady is not None
+        (_, last), period = self.steady
+        until = last + (steps - last) // period * period
+        return replace(self._enough(*self.steady), silent=(last, until))
 
     def _at_last_step(self, hashes: Sequence[Sequence[int]]) -> Run:
         """As many iterations as were alike, if fewer than were asked for; the last if no two were."""
@@ -266,17 +301,21 @@ class Watch:
         enough = passed >= WARM_SECONDS and steps >= self._steps_of_enough_calls()
         return enough or passed >= MOST_WARM_SECONDS
 
-    def _steps_on(self, steps: int, period: int) -> int:
-        """Optimizer steps to run without a rest, after which caches are cold."""
-        before, since = self.rested_at
-        now = time.monotonic()
-        a_step = (now - since) / (steps - before)
+    def _steps_on(self, steps: int, period: int, counted: int) -> int:
+        """Optimizer steps to run without a rest, after which caches are cold; `counted` of those before need not come
+        again for their calls to be enough."""
+        now, a_step = time.monotonic(), self._a_step(steps)
         assert self.stepped_at is not None
         least, most = (
             int((self.stepped_at + seconds - now) / a_step) for seconds in (WARM_SECONDS, MOST_WARM_SECONDS)
         )
-        on = max(least, min(self._steps_of_enough_calls() - steps, most))
+        on = max(least, min(self._steps_of_enough_calls() - counted, most))
         return whole_iterations(min(on, WARM_STEPS - steps), period)
+
+    def _a_step(self, steps: int) -> float:
+        """Seconds of one since the last rest."""
+        before, since = self.rested_at
+        return (time.monotonic() - since) / (steps - before)
 
     def _steps_of_enough_calls(self) -> int:
         calls = max(self._observed(rank).calls for rank in self.crew.running)
@@ -341,6 +380,8 @@ class Watch:
             return self._run(
                 "traced", notes=("the script took no optimizer step, by which iterations are told apart",)
             )
+        if self.steady is not None:
+            return self._silent_until(steps)
         hashes = [self.control.segment_hashes(rank)[:steps] for rank in survivors]
         ended = f"the script ended after {steps} optimizer steps: its last iteration stands for all"
         if seen := seen_at_most(hashes, max(self.wanted, 2)):

@@ -35,6 +35,7 @@ from maya.trace.iteration import (
 from maya.trace.operations import OperationTable
 from maya.trace.passes import passes
 from maya.trace.rendezvous import PARTY, count_within
+from maya.trace.silent import with_silence
 from maya.trace.types import (
     ALLOCATION,
     RECORD,
@@ -55,6 +56,7 @@ def collate(run: Run) -> JobTrace:
     notes = [*run.notes, *unrecorded_note(run.directory)]
     started = sorted(set(run.representative_of) - set(run.inferred))
     traced = [read_rank(rank_path(run.directory, rank)) for rank in started]
+    run, traced = with_silence(run, traced)
     traced += inferred_ranks(run, {raw.rank: raw for raw in traced})
     announced = _announced(run, traced, notes)
     traced = [replace(raw, communicators=announced[raw.rank]) for raw in traced]

@@ -15,6 +15,7 @@ from maya.launch.types import Run
 from maya.trace.format import RawRank, TraceError, signatures
 from maya.trace.host import calls_alike
 from maya.trace.period import find_repetition
+from maya.trace.silent import IRREGULAR, row_after_step
 from maya.trace.types import RecordKind
 from maya.trace.waits import resolve_waits
 
@@ -99,8 +100,7 @@ def iterations_per_cycle(records: NDArray[np.void]) -> int:
 def device_calls(raw: RawRank) -> Calls:
     """Without what differs between like iterations: the caching allocator's trips to the driver. Their host
     time goes to the next call."""
-    irregular = (RecordKind.ALLOCATE, RecordKind.FREE, RecordKind.HOST)
-    rows = np.flatnonzero(~np.isin(raw.records["kind"], irregular))
+    rows = np.flatnonzero(~np.isin(raw.records["kind"], IRREGULAR))
     kept = raw.records[rows].copy()
     for name in ("host_ns", "ranges"):
         passed = np.diff(np.cumsum(raw.records[name].astype(np.uint64))[rows], prepend=np.uint64(0))
@@ -110,10 +110,11 @@ def device_calls(raw: RawRank) -> Calls:
 
 
 def samples(calls: Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(alike, host_ns) of the calls that tell what a steady one costs: none of the first step where there are more.
-    What compilers time there, in loops of hundreds of calls, is like no other."""
+    """(alike, host_ns) of the calls that tell what a steady one costs: where operators were not observed, if that was
+    so, else none of the first step where there are more. What compilers time there, in loops of hundreds of calls, is
+    like no other."""
     records = calls.raw.records
-    start = _second_step(calls.raw, run)
+    start = row_after_step(records, run.silent[0]) if run.silent[0] else _second_step(calls.raw, run)
     return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
 
 

@@ -17,6 +17,7 @@ from maya.launch.layout import RecordKind, rank_path
 from maya.launch.watch import LONG_ITERATION, WARM_STEPS
 from maya.trace import collate
 from maya.trace.format import read_rank
+from maya.trace.silent import row_after_step
 from maya.trace.types import Gemm
 
 Launch = Callable[..., Run]
@@ -62,13 +63,74 @@ def test_the_machine_is_measured_beside_the_ranks(launch: Launch) -> None:
     assert 1e5 < run.pace_ns < 1e9  # a training step of some hundred operators
 
 
+def test_what_repeats_is_repeated_without_observing_operators(launch: Launch) -> None:
+    run = launch(TRAINING)
+    assert run.silent[0] == run.steady[1] < run.silent[1]
+    records = read_rank(rank_path(run.directory, 0)).records
+    last = row_after_step(records, run.silent[0])
+    assert records["ranges"][:last].any() and not records["ranges"][last:].any()
+    job = collate(run)
+    assert job.iterations_recorded == run.silent[1] - run.silent[0]
+    products = [operation for operation in job.operations if isinstance(operation, Gemm)]
+    assert {product.operator.name for product in products} >= {"aten::addmm", "aten::mm"}
+
+
+TWO_OPTIMIZERS = """
+import torch
+layers = [torch.nn.Linear(64, 64, device="cuda") for _ in range(2)]
+optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+for iteration in range(500_000):
+    for layer, optimizer in zip(layers, optimizers):
+        layer(torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_steps_are_told_apart_where_operators_are_not_observed(launch: Launch) -> None:
+    run = launch(TWO_OPTIMIZERS)
+    assert run.period == 2 and run.silent[1] - run.silent[0] >= 2
+    records = read_rank(rank_path(run.directory, 0)).records
+    steps = records[records["kind"] == RecordKind.STEP]["size"].tolist()
+    assert steps == [1 + number % 2 for number in range(len(steps))]
+    assert collate(run).notes == ()
+
+
+def test_steps_of_an_optimizer_of_the_scripts_own_are_observed(launch: Launch) -> None:
+    run = launch("""
+        import torch
+        weight = torch.nn.Parameter(torch.zeros(64, 64, device="cuda"))
+        for iteration in range(500_000):
+            (torch.randn(8, 64, device="cuda") @ weight).sum().backward()
+            with torch.no_grad():
+                weight -= 0.1 * weight.grad
+            weight.grad = None
+        """)
+    assert run.status == "traced", run.traceback
+    assert run.steady[1] - run.steady[0] > 2 and run.silent == (0, 0)
+
+
+READING = TRAINING.replace(
+    "optimizer.step()",
+    "if not torch.isnan(model.module[0].weight.grad).any().logical_not().all():\n"
+    "        raise RuntimeError('not a number')\n"
+    "    optimizer.step()",
+)
+
+
+def test_what_the_host_reads_is_as_it_was_while_operators_were_observed(launch: Launch) -> None:
+    run = launch(READING)
+    assert run.status == "traced", run.traceback
+    assert run.silent[1] > run.silent[0]
+
+
 PAUSING = "import time\n" + TRAINING.replace("optimizer.step()", "optimizer.step(); time.sleep(0.6)")
 
 
 def test_iterations_of_a_second_are_repeated_until_their_calls_are_enough(launch: Launch) -> None:
     run = launch(PAUSING)
     assert run.status == "traced", run.traceback
-    assert 2 < run.steady[1] - run.steady[0] < WARM_STEPS
+    assert run.silent[0] + 2 < run.silent[1] <= WARM_STEPS
 
 
 def test_iterations_that_are_long_are_not_repeated_to_warm(
@@ -77,7 +139,7 @@ def test_iterations_that_are_long_are_not_repeated_to_warm(
     monkeypatch.setattr(watch, "MOST_WARM_SECONDS", 0.5)
     run = launch(PAUSING)
     assert run.status == "traced", run.traceback
-    assert run.steady[1] - run.steady[0] == 2
+    assert run.steady[1] - run.steady[0] == 2 and run.silent == (0, 0)
 
 
 LONG = f"""
@@ -120,7 +182,8 @@ def _optimizer_steps(run: Run, rank: int) -> int:
 def test_a_script_that_ends_while_its_iterations_repeat_is_steady(launch: Launch) -> None:
     run = launch(TRAINING.replace("500_000", "5"))
     assert run.status == "traced", run.traceback
-    assert run.steady == (2, 5)  # DistributedDataParallel takes the first two to set up
+    assert run.steady == (2, 4)  # DistributedDataParallel takes the first two to set up
+    assert run.silent == (4, 5)
     assert not run.notes
 
 

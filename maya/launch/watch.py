@@ -246,9 +246,11 @@ class Watch:
         return None
 
     def _silent_until(self, steps: int) -> Run:
+        """`steps`: those of the ranks that still run."""
         assert self.steady is not None
         (_, last), period = self.steady
-        until = last + (steps - last) // period * period
+        made = min([steps, *(self.control.steps(rank) for rank in self.crew.finished)])
+        until = last + (made - last) // period * period
         return replace(self._enough(*self.steady), silent=(last, until))
 
     def _at_last_step(self, hashes: Sequence[Sequence[int]]) -> Run:

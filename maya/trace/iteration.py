@@ -114,7 +114,7 @@ def samples(calls: Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64
     so, else none of the first step where there are more. What compilers time there, in loops of hundreds of calls, is
     like no other."""
     records = calls.raw.records
-    start = row_after_step(records, run.silent[0]) if run.silent[0] else _second_step(calls.raw, run)
+    start = row_after_step(calls.raw, run.silent[0]) if run.silent[0] else _second_step(calls.raw, run)
     return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
 
 

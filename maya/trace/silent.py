@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.launch.types import Run
-from maya.trace.format import RawRank
+from maya.trace.format import RawRank, TraceError
 from maya.trace.types import RecordKind
 
 # The caching allocator's trips to the driver: what differs between like iterations.
@@ -28,15 +28,18 @@ def with_silence(run: Run, ranks: Sequence[RawRank]) -> tuple[Run, list[RawRank]
     return replace(run, steady=steady, silent=silent), named
 
 
-def row_after_step(records: NDArray[np.void], step: int) -> int:
-    """Where the calls after that optimizer step begin; `step` from 1, 0: the first call. Raises IndexError where fewer
+def row_after_step(raw: RawRank, step: int) -> int:
+    """Where the calls after that optimizer step begin; `step` from 1, 0: the first call. Raises TraceError where fewer
     are recorded."""
-    return int(np.flatnonzero(records["kind"] == RecordKind.STEP)[step - 1]) + 1 if step else 0
+    rows = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
+    if step > len(rows):
+        raise TraceError(f"{raw.path}: ranks made {step} steps, recorded are {len(rows)}")
+    return int(rows[step - 1]) + 1 if step else 0
 
 
 def _regular(run: Run, raw: RawRank, first: int, last: int) -> list[NDArray[np.intp]]:
     """The rows of each iteration between two steps, without irregular calls."""
-    bounds = [row_after_step(raw.records, step) for step in range(first, last + 1, run.period)]
+    bounds = [row_after_step(raw, step) for step in range(first, last + 1, run.period)]
     kind = raw.records["kind"]
     return [start + np.flatnonzero(~np.isin(kind[start:end], IRREGULAR)) for start, end in pairwise(bounds)]
 
@@ -59,7 +62,7 @@ def _named(run: Run, raw: RawRank, end: int) -> RawRank:
     """Up to that step, if any is silent, with the operators of the silent ones."""
     if run.silent[0] == 0:
         return raw
-    records = raw.records[: row_after_step(raw.records, end)].copy()
+    records = raw.records[: row_after_step(raw, end)].copy()
     observed = _observed(run, raw)
     for rows in _regular(run, raw, run.silent[0], end):
         records["context"][rows] = records["context"][observed]

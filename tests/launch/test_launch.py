@@ -66,9 +66,9 @@ def test_the_machine_is_measured_beside_the_ranks(launch: Launch) -> None:
 def test_what_repeats_is_repeated_without_observing_operators(launch: Launch) -> None:
     run = launch(TRAINING)
     assert run.silent[0] == run.steady[1] < run.silent[1]
-    records = read_rank(rank_path(run.directory, 0)).records
-    last = row_after_step(records, run.silent[0])
-    assert records["ranges"][:last].any() and not records["ranges"][last:].any()
+    raw = read_rank(rank_path(run.directory, 0))
+    last = row_after_step(raw, run.silent[0])
+    assert raw.records["ranges"][:last].any() and not raw.records["ranges"][last:].any()
     job = collate(run)
     assert job.iterations_recorded == run.silent[1] - run.silent[0]
     products = [operation for operation in job.operations if isinstance(operation, Gemm)]

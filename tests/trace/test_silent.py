@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maya.launch.types import Run
-from maya.trace import collate
+from maya.trace import TraceError, collate
 from maya.trace.types import Kernel, RecordKind
 
 STEADY, SILENT = (1, 3), (3, 5)
@@ -75,6 +75,11 @@ def test_silent_iterations_unlike_the_observed_ones_are_left_out(
     job = recorded(rank_writer, tmp_path, other, alike)
     assert operators(job) == ["aten::add", "aten::mul"]
     assert job.iterations_recorded == 2 and job.ranks[0].records["host_ns"].max() == OBSERVED_NS
+
+
+def test_a_silent_step_that_is_not_there_is_an_error(rank_writer: Any, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="ranks made 4 steps, recorded are 3"):
+        recorded(rank_writer, tmp_path)
 
 
 def test_what_the_allocator_asks_of_the_driver_does_not_count(rank_writer: Any, tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def test_steps_of_an_optimizer_of_the_scripts_own_are_observed(launch: Launch) -
 
 READING = TRAINING.replace(
     "optimizer.step()",
-    "if not torch.isnan(model.module[0].weight.grad).any().logical_not().all():\n"
-    "        raise RuntimeError('not a number')\n"
+    "if not (model.module[0].weight.grad[:1, :1] > 0).all():\n"
+    "        raise RuntimeError('not positive')\n"
     "    optimizer.step()",
 )
 

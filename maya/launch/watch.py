@@ -236,9 +236,7 @@ class Watch:
         would take too long what was seen is enough."""
         steps = steady[1]
         on = self._steps_on(steps, period, counted=1)
-        assert self.stepped_at is not None
-        passed = time.monotonic() - self.stepped_at
-        if passed + self._a_step(steps) * period > MOST_WARM_SECONDS or steps + on > LAST_STEP:
+        if self._passed + self._a_step(steps) * period > MOST_WARM_SECONDS or steps + on > LAST_STEP:
             return self._enough(steady, period)
         self.steady = steady, period
         self.control.observe_no_more(steps)
@@ -289,28 +287,29 @@ class Watch:
         longest = longest_period(hashes) or period
         if longest > 1 and longest * (repetitions(hashes, longest) + 1) >= steps:  # all of them but the first
             return longest
-        assert self.stepped_at is not None
-        late = time.monotonic() - self.stepped_at > ROLLOUT_SECONDS
+        late = self._passed > ROLLOUT_SECONDS
         return period if late or steps >= LAST_STEP else None
 
     @cached_property
     def _rolls_out(self) -> bool:
         return any(self._observed(rank).rolls_out() for rank in self.crew.running)
 
-    def _warm(self, steps: int) -> bool:
+    @property
+    def _passed(self) -> float:
+        """Seconds since the first step."""
         assert self.stepped_at is not None
-        passed = time.monotonic() - self.stepped_at
+        return time.monotonic() - self.stepped_at
+
+    def _warm(self, steps: int) -> bool:
+        passed = self._passed
         enough = passed >= WARM_SECONDS and steps >= self._steps_of_enough_calls()
         return enough or passed >= MOST_WARM_SECONDS
 
     def _steps_on(self, steps: int, period: int, counted: int) -> int:
         """Optimizer steps to run without a rest, after which caches are cold; `counted` of those before need not come
         again for their calls to be enough."""
-        now, a_step = time.monotonic(), self._a_step(steps)
-        assert self.stepped_at is not None
-        least, most = (
-            int((self.stepped_at + seconds - now) / a_step) for seconds in (WARM_SECONDS, MOST_WARM_SECONDS)
-        )
+        passed, a_step = self._passed, self._a_step(steps)
+        least, most = (int((seconds - passed) / a_step) for seconds in (WARM_SECONDS, MOST_WARM_SECONDS))
         on = max(least, min(self._steps_of_enough_calls() - counted, most))
         return whole_iterations(min(on, WARM_STEPS - steps), period)
 

@@ -7,6 +7,7 @@ file and what is wrong with it: a killed rank leaves a shorter file, a foreign f
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ class RawRank:
     context_bytes: int
     peak_reserved_bytes: int  # without the context
     unsupported_count: int
+
+    def rows_after(self, steps: Iterable[int]) -> list[int]:
+        """Where the calls after each of these optimizer steps begin; steps from 1, 0: the first call. Raises TraceError
+        where one is not recorded."""
+        rows = np.flatnonzero(self.records["kind"] == RecordKind.STEP)
+        wanted = list(steps)
+        for step in wanted:
+            if step > len(rows):
+                raise TraceError(f"{self.path}: ranks made {step} steps, recorded are {len(rows)}")
+        return [int(rows[step - 1]) + 1 if step else 0 for step in wanted]
 
 
 @dataclass

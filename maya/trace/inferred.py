@@ -13,7 +13,6 @@ from maya.launch.types import Run
 from maya.trace.absent import Groups, as_seen_by
 from maya.trace.classes import as_rank
 from maya.trace.format import RawRank, TraceError
-from maya.trace.types import RecordKind
 
 
 def inferred_ranks(run: Run, raw_of: dict[int, RawRank]) -> list[RawRank]:
@@ -30,10 +29,9 @@ def inferred_ranks(run: Run, raw_of: dict[int, RawRank]) -> list[RawRank]:
 def _bounds(run: Run, raw: RawRank) -> list[int]:
     """Row after each optimizer step, from where the steady iterations begin."""
     first, last = run.steady
-    rows = np.flatnonzero(raw.records["kind"] == RecordKind.STEP)
-    if last <= first or len(rows) < last:
-        raise TraceError(f"{raw.path}: steps ({first}, {last}] are steady, recorded are {len(rows)}")
-    return [0 if step == 0 else int(rows[step - 1]) + 1 for step in range(first, last + 1)]
+    if last <= first:
+        raise TraceError(f"{raw.path}: steps ({first}, {last}] are steady: none is")
+    return raw.rows_after(range(first, last + 1))
 
 
 def _steady_blocks(run: Run, raw: RawRank) -> list[Blocks]:

@@ -15,7 +15,7 @@ from maya.launch.types import Run
 from maya.trace.format import RawRank, TraceError, signatures
 from maya.trace.host import calls_alike
 from maya.trace.period import find_repetition
-from maya.trace.silent import IRREGULAR, row_after_step
+from maya.trace.silent import IRREGULAR
 from maya.trace.types import RecordKind
 from maya.trace.waits import resolve_waits
 
@@ -114,7 +114,7 @@ def samples(calls: Calls, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64
     so, else none of the first step where there are more. What compilers time there, in loops of hundreds of calls, is
     like no other."""
     records = calls.raw.records
-    start = row_after_step(calls.raw, run.silent[0]) if run.silent[0] else _second_step(calls.raw, run)
+    start = calls.raw.rows_after([run.silent[0]])[0] if run.silent[0] else _second_step(calls.raw, run)
     return calls.alike[start:], records["host_ns"][start:].astype(np.int64)
 
 

@@ -17,7 +17,6 @@ from maya.launch.layout import RecordKind, rank_path
 from maya.launch.watch import LONG_ITERATION, WARM_STEPS
 from maya.trace import collate
 from maya.trace.format import read_rank
-from maya.trace.silent import row_after_step
 from maya.trace.types import Gemm
 
 Launch = Callable[..., Run]
@@ -67,7 +66,7 @@ def test_what_repeats_is_repeated_without_observing_operators(launch: Launch) ->
     run = launch(TRAINING)
     assert run.silent[0] == run.steady[1] < run.silent[1]
     raw = read_rank(rank_path(run.directory, 0))
-    last = row_after_step(raw, run.silent[0])
+    (last,) = raw.rows_after([run.silent[0]])
     assert raw.records["ranges"][:last].any() and not raw.records["ranges"][last:].any()
     job = collate(run)
     assert job.iterations_recorded == run.silent[1] - run.silent[0]

@@ -294,9 +294,7 @@ std::optional<PtxKernel::Results> results_of(Function& function, Function::Outco
   std::uint64_t steps_left = kMostSteps;
   auto results = function.ptx->results(launch, steps_left);
   all_steps += kMostSteps - steps_left;
-  // What was unknown may be known the next time, without a change in what it follows from.
-  const bool all_known = results && std::ranges::all_of(results->stored, &PtxKernel::Result::known);
-  if (all_known && kept.size() < kMostKept) kept.push_back(*results);
+  if (results && kept.size() < kMostKept) kept.push_back(*results);
   return results;
 }
 

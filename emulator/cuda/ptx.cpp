@@ -168,7 +168,7 @@ PtxKernel::Moved moved_by(const PtxKernel& kernel, const PtxLaunch& launch, Thre
     else moved.written.push_back({argument, 0, 0});
   }
   if (anywhere) moved.written = kernel.may_write(launch.arguments);
-  moved.follows_from = PtxContents(samples.read.apart(), launch.arguments);
+  moved.follows_from = PtxContents(samples.read.apart(), {}, launch.arguments);
   return moved;
 }
 

@@ -62,19 +62,20 @@ class PtxReads {
   std::size_t merge_at_ = 4096;
 };
 
-// What known device memory held that a kernel's launch follows from.
+// What device memory held that a kernel's launch follows from.
 class PtxContents {
  public:
   PtxContents() = default;
-  PtxContents(std::vector<PtxRead> read, void** arguments);
+  // `missed`: what was loaded though it is not known.
+  PtxContents(std::vector<PtxRead> read, std::vector<PtxRead> missed, void** arguments);
 
-  // Whether it is known and the same for a launch with these arguments.
+  // Whether what was known is and is the same for a launch with these arguments, and what was not is not.
   bool hold(void** arguments) const;
 
  private:
   std::optional<std::uint64_t> hash(void** arguments) const;
 
-  std::vector<PtxRead> read_;  // addresses from where the argument points
+  std::vector<PtxRead> read_, missed_;  // addresses from where the argument points
   std::optional<std::uint64_t> hash_;
 };
 

@@ -58,6 +58,7 @@ void PtxBlock::begin(std::uint64_t block) {
   stored_.clear();
   stores_are_placed_ = true;
   read_.clear();
+  missed_.clear();
   known_ = {};
 }
 

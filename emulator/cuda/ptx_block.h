@@ -60,7 +60,8 @@ class PtxBlock {
   std::span<const Stored> stored() const { return stored_; }  // in order
   // Whether that is all: no address of a store is unknown, or follows from no argument.
   bool stores_are_placed() const { return stores_are_placed_; }
-  const PtxReads& read() const { return read_; }  // known device memory that was loaded
+  const PtxReads& read() const { return read_; }      // known device memory that was loaded
+  const PtxReads& missed() const { return missed_; }  // what was loaded of that which is not known
 
  private:
   using Instruction = PtxKernel::Instruction;
@@ -174,7 +175,7 @@ class PtxBlock {
   KernelWork work_;
   std::vector<Stored> stored_;
   bool stores_are_placed_ = true;
-  PtxReads read_;
+  PtxReads read_, missed_;
 };
 
 }  // namespace maya::cuda

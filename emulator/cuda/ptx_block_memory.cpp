@@ -122,10 +122,10 @@ void PtxBlock::load(const Instruction& instruction, const Source& address) {
       if ((!result.uniform && executed_[lane] == kNot) || !address.is_known(lane)) continue;
       const std::uint64_t at = address.of(lane) + i * bytes;
       const std::byte* const data = known_bytes(at, bytes);
+      (data != nullptr ? read_ : missed_).add({at, bytes, address.pointer});
       if (data == nullptr) continue;
       result.bits[lane] = loaded(data, type);
       result.known[lane] = 1;
-      read_.add({at, bytes, address.pointer});
     }
     write(instruction.results[i], -1);
   }

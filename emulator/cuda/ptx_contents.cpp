@@ -14,6 +14,11 @@ std::uint64_t base_of(const PtxRead& read, void** arguments) {
   return read.argument < 0 ? 0 : address_argument(arguments, read.argument);
 }
 
+// Of a read whose address is from where its argument points.
+const std::byte* place_of(const PtxRead& read, void** arguments) {
+  return reinterpret_cast<const std::byte*>(base_of(read, arguments) + read.address);
+}
+
 // Takes `next` into `read`, where it begins in it or right behind; false: it does not.
 bool join(PtxRead& read, const PtxRead& next) {
   const std::uint64_t end = read.address + read.bytes;
@@ -49,15 +54,18 @@ void PtxReads::merge() {
   merge_at_ = std::max(merge_at_, 2 * kept);
 }
 
-PtxContents::PtxContents(std::vector<PtxRead> read, void** arguments) : read_(std::move(read)) {
-  for (PtxRead& it : read_) it.address -= base_of(it, arguments);
+PtxContents::PtxContents(std::vector<PtxRead> read, std::vector<PtxRead> missed, void** arguments)
+    : read_(std::move(read)), missed_(std::move(missed)) {
+  for (auto* const reads : {&read_, &missed_}) {
+    for (PtxRead& it : *reads) it.address -= base_of(it, arguments);
+  }
   hash_ = hash(arguments);
 }
 
 std::optional<std::uint64_t> PtxContents::hash(void** arguments) const {
   std::uint64_t hash = 0;
   for (const PtxRead& it : read_) {
-    const auto* const data = reinterpret_cast<const std::byte*>(base_of(it, arguments) + it.address);
+    const std::byte* const data = place_of(it, arguments);
     const std::size_t bytes = static_cast<std::size_t>(it.bytes);
     if (!values::known(data, bytes)) return std::nullopt;
     hash = combine(hash, hash_bytes(std::span(data, bytes)));
@@ -65,6 +73,11 @@ std::optional<std::uint64_t> PtxContents::hash(void** arguments) const {
   return hash;
 }
 
-bool PtxContents::hold(void** arguments) const { return read_.empty() || (hash_ && hash(arguments) == hash_); }
+bool PtxContents::hold(void** arguments) const {
+  const auto unknown = [&](const PtxRead& it) {
+    return values::unknown(place_of(it, arguments), static_cast<std::size_t>(it.bytes));
+  };
+  return std::ranges::all_of(missed_, unknown) && (read_.empty() || (hash_ && hash(arguments) == hash_));
+}
 
 }  // namespace maya::cuda

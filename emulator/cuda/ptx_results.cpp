@@ -66,15 +66,16 @@ std::optional<PtxKernel::Results> PtxKernel::results(const PtxLaunch& launch, st
   PtxBlock block(*this, launch, threads, PtxLoads::kKnown, PtxTraffic::kIgnored);
   const std::uint64_t blocks = launch.blocks(), steps_before = steps_left;
   Elements elements;
-  PtxReads read;
+  PtxReads read, missed;
   for (std::uint64_t index = 0; index < blocks; ++index) {
     if (!block.run(index, steps_left) || !block.stores_are_placed()) return std::nullopt;
     const std::uint64_t taken = steps_before - steps_left;
     if (index == 0 && (!worth_it(block.stored(), blocks) || taken * (blocks - 1) > steps_left)) return std::nullopt;
     elements.add(block.stored());
     read.add(block.read());
+    missed.add(block.missed());
   }
-  return Results{elements.runs(launch.arguments), PtxContents(read.apart(), launch.arguments)};
+  return Results{elements.runs(launch.arguments), PtxContents(read.apart(), missed.apart(), launch.arguments)};
 }
 
 }  // namespace maya::cuda

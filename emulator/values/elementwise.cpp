@@ -51,6 +51,7 @@ class Elementwise : public Executor {
     const bool fills = functor_->tensors == 0 && operands[0].type != ScalarType::kBool;
     const bool copies = functor_->op == Op::kCopy && (fills || functor_->tensors > 0);
     if (large(geometry, operands) && !copies && !Derivation::picked()) return leave(geometry, operands, object);
+    if (fills && fills_large(geometry, operands, object)) return true;
     evaluate(geometry, operands, object);
     return true;
   }
@@ -278,6 +279,25 @@ class Elementwise : public Executor {
   // Of no use unless it follows from picks, as a mask of attention does not; and slow.
   bool large(const Geometry& geometry, const Operands& operands) const {
     return static_cast<std::size_t>(geometry.numel) * size_of(operands[0].type) > kSmallBytes;
+  }
+
+  // A large fill, two orders of magnitude faster than by lanes: torch.use_deterministic_algorithms fills whatever is
+  // allocated, byte by byte where it is FP8.
+  bool fills_large(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
+    const Operand& out = operands[0];
+    const std::size_t element = size_of(out.type), bytes = static_cast<std::size_t>(geometry.numel) * element;
+    if (functor_->op != Op::kCopy || bytes <= kSmallBytes ||
+        extent(geometry, 0, element) != static_cast<std::int64_t>(bytes)) {
+      return false;
+    }
+    std::array<Lane, 1> value;
+    Evaluation(*functor_, object).of_each({}, {}, value);
+    store(out.type, cast(functor_->result, out.type, value[0]), out.data);
+    for (std::size_t done = element; done < bytes; done += std::min(done, bytes - done)) {
+      std::memcpy(out.data + done, out.data, std::min(done, bytes - done));
+    }
+    wrote(out.data, bytes, content_of(out.type, geometry.numel));
+    return true;
   }
 
   // A large copy or cast, an order of magnitude faster than by lanes.

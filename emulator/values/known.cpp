@@ -139,6 +139,16 @@ bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content,
   return true;
 }
 
+bool KnownBytes::unknown(std::uintptr_t begin, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  auto range = holding(begin);
+  if (range == ranges_.end()) range = ranges_.lower_bound(begin);
+  for (; range != ranges_.end() && range->first < begin + bytes; ++range) {
+    if (stored(range->second.content)) return false;
+  }
+  return true;
+}
+
 std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Content content,
                                     Assumption& assumed) const {
   const std::uintptr_t end = begin + bytes;

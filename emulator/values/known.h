@@ -22,6 +22,8 @@ class KnownBytes {
   void clobber(std::uintptr_t begin);
   // Raises `assumed` to what it follows from where it is known.
   bool known(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const;
+  // Whether no byte of the range is.
+  bool unknown(std::uintptr_t begin, std::size_t bytes) const;
   // The parts that are known so, and what they follow from.
   std::vector<Part> parts(std::uintptr_t begin, std::size_t bytes, Content content, Assumption& assumed) const;
   // What the known range that holds `begin` was written as.

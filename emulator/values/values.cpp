@@ -213,6 +213,12 @@ bool known(const void* pointer, std::size_t bytes, Content content) {
   return false;
 }
 
+bool unknown(const void* pointer, std::size_t bytes) {
+  if (!known_bytes().unknown(address(pointer), bytes)) return false;
+  look_for_picks(pointer);
+  return true;
+}
+
 std::vector<Part> known_parts(const void* pointer, std::size_t bytes, Content content) {
   return known_bytes().parts(address(pointer), bytes, content, assumed_input);
 }

@@ -97,6 +97,9 @@ void clobber(const void* pointer);
 // Whether every byte of the range is known and may be read as `content` (kBytes: as anything).
 bool known(const void* pointer, std::size_t bytes, Content content = Content::kBytes);
 
+// Whether no byte of the range is known.
+bool unknown(const void* pointer, std::size_t bytes);
+
 // A part of a range: bytes from its start.
 struct Part {
   std::uint32_t begin = 0, end = 0;

@@ -275,6 +275,45 @@ def test_what_follows_from_unknown_values_stays_unknown(emulate: Callable[..., A
     assert run.result == [0, 0]
 
 
+BESIDE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def beside(x, order, pairs, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(pairs + 2 * at, tl.load(order + at))
+    tl.store(pairs + 2 * at + 1, tl.load(x + at))
+"""
+
+
+def test_what_a_launch_came_to_does_not_stand_where_other_values_are_known(
+    emulate: Callable[..., Any], tmp_path: Path
+) -> None:
+    run = emulate(
+        """
+        import torch
+        from kernels import beside
+        def drawn():  # by nobody
+            return (torch.rand(32, device="cuda") * 64).int()
+        half_known = drawn()
+        half_known[16:] = 9
+        known = torch.full((32,), 7, dtype=torch.int32, device="cuda")
+        order = torch.arange(32, dtype=torch.int32, device="cuda")
+        result = []
+        for x in (drawn(), known, drawn(), half_known, drawn(), known + 1):
+            pairs = torch.full((32, 2), 5, dtype=torch.int32, device="cuda")
+            beside[(1,)](x, order, pairs, BLOCK=32)
+            result.append(pairs.T.tolist())
+        """,
+        files={"kernels.py": BESIDE},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    unknown, known = [0] * 32, [7] * 32
+    copied = [unknown, known, unknown, [0] * 16 + [9] * 16, unknown, [8] * 32]
+    assert run.result == [[list(range(32)), values] for values in copied]
+
+
 UNFOLLOWED = """
 import triton
 import triton.language as tl

@@ -139,6 +139,21 @@ def test_large_tensors_are_recorded_only(emulate: Callable[..., Any]) -> None:
     assert run.result == [0.0, 0.0, 32.0]
 
 
+@pytest.mark.parametrize("dtype, value", [("uint8", 255), ("int16", -3), ("int64", 1 << 40)])
+def test_large_fills_are_of_one_value(emulate: Callable[..., Any], dtype: str, value: int) -> None:
+    run = emulate(
+        f"""
+        import torch
+        x = torch.zeros(99_999, dtype=torch.{dtype}, device="cuda")
+        x[1:-1].fill_({value})
+        every_other = torch.zeros(199_998, dtype=torch.{dtype}, device="cuda")
+        every_other[::2] = {value}
+        result = [x.unique().tolist(), x.cpu()[[0, 1, 99_997, 99_998]].tolist(), every_other.cpu()[-2:].tolist()]
+        """
+    )
+    assert run.result == [sorted([0, value]), [0, value, value, 0], [value, 0]]
+
+
 def test_copies_carry_what_is_known(emulate: Callable[..., Any]) -> None:
     run = emulate(
         """

@@ -227,9 +227,9 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # older, by source, device and the host's software: fitted on the fit share where it has three rows (scripts/fit/host).
 HOST_SPEEDS = {
     ("vtrain", "a100_sxm", ""): 0.377,  # Megatron-DeepSpeed of 2021 with TorchScript
-    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.273,
+    ("megatron_lm_golden", "a100_sxm", "24.01"): 0.261,
     ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.346,
-    ("megatron_lm_golden", "a100_sxm", "25.05"): 0.229,
+    ("megatron_lm_golden", "a100_sxm", "25.05"): 0.22,
     ("megatron_lm_golden", "a100_sxm", "25.06, parts"): 0.354,
 }
 # Of software without a speed of its own that keeps experts or contexts in parts, over a cluster's speed: the geometric

@@ -64,7 +64,7 @@ class Recorder:
         if trace is not None:
             return trace
         ended = unsimulated(run, job, mapped.cluster).prediction
-        return Unjudged(ended.verdict, ended.message, run.by_chance)
+        return Unjudged(ended.verdict, ended.message)
 
     def _predictor_on(self, cluster: Cluster) -> Predictor:
         from maya.predict import Predictor  # loads the emulator: only where something runs

@@ -24,7 +24,6 @@ class Unjudged:
 
     verdict: str
     message: str
-    by_chance: bool = False  # as another launch may not end: a time limit, a killed process
 
 
 class TraceStore:
@@ -42,15 +41,16 @@ class TraceStore:
         if (folder / "job.json").exists():
             return read_job(folder)
         if (folder / "unjudged.json").exists():
-            return Unjudged(**json.loads((folder / "unjudged.json").read_text(encoding="utf-8")))
+            kept = json.loads((folder / "unjudged.json").read_text(encoding="utf-8"))
+            return Unjudged(kept["verdict"], kept["message"])
         return None
 
     def keep(self, mapped: Mapped, examples: Path, left: JobTrace | Unjudged) -> None:
-        """What ended by chance is not: it is run again when its line is."""
+        """What failed is not, as other libraries or another launch may not: it is run again when its line is."""
         if isinstance(left, JobTrace):
             self._write(self._folder(mapped, examples), lambda folder: write_job(left, folder))
             return
-        if left.by_chance:
+        if left.verdict == "FAILED":
             return
         text = json.dumps(dataclasses.asdict(left))
         self._write(

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from maya import __version__
 from maya.errors import NO_ROOM, MayaError
 
 app = typer.Typer(
@@ -26,6 +27,16 @@ EXIT = {"FITS": 0, "INCOMPLETE": 0, "OOM": 3, "FAILED": 4}
 # Options end at the script's name: what follows is the script's own.
 SCRIPT_FOLLOWS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"maya {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print Maya's version.")
+]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="A name of `maya clusters`, or a YAML file.")]
 GpusOption = Annotated[int, typer.Option("--gpus", min=1, help="World size: one rank a GPU.")]
 IterationsOption = Annotated[
@@ -72,6 +83,11 @@ LookupsOption = Annotated[
     typer.Option("--lookups", help="How often a batch looks the same row of its embedding tables up (YAML)."),
 ]
 ScriptArgument = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)]
+
+
+@app.callback()
+def common(version: VersionOption = False) -> None:
+    pass
 
 
 @app.command(context_settings=SCRIPT_FOLLOWS)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from maya.cli import VersionOption
 from maya.errors import MayaError
 from maya.estimate.recordings import ScriptTimes
 from maya.launch.environment import require_cuda_build
@@ -76,6 +77,7 @@ def search(
     warm_start: WarmStartOption = None,
     compare: CompareOption = None,
     module: ModuleOption = False,
+    version: VersionOption = False,
 ) -> None:
     """Find the best configuration of SCRIPT in a space, by prediction, without a GPU.
 

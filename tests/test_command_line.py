@@ -71,6 +71,17 @@ def test_a_command_that_did_its_work_ends_with_0(
     assert ended.value.code in (0, None) and "dgx-h100" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["maya", "maya-search"])
+def test_a_command_tells_its_version(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [command, "--version"])
+    main = maya.search.cli.main if command == "maya-search" else maya.cli.main
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None) and capsys.readouterr().out == f"maya {maya.__version__}\n"
+
+
 def test_a_program_of_pythons_is_found_as_a_shell_would(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from maya.cli import VersionOption
+from maya.cli import VersionOption, run
 from maya.errors import MayaError
 from maya.estimate.recordings import ScriptTimes
 from maya.launch.environment import require_cuda_build
@@ -276,6 +276,4 @@ def exit_code(search: Search) -> int:
 
 
 def main() -> None:
-    from maya.cli import run
-
     run(app)

@@ -265,15 +265,20 @@ class Elementwise : public Executor {
   // What is forgotten reads zero: a large tensor is not touched.
   bool fills_with_zero(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
     const Operand& out = operands[0];
+    if (functor_->op != Op::kCopy || functor_->tensors > 0 || !dense(geometry, out)) return false;
     const std::int64_t bytes = geometry.numel * static_cast<std::int64_t>(size_of(out.type));
-    if (functor_->op != Op::kCopy || functor_->tensors > 0 || extent(geometry, 0, size_of(out.type)) != bytes)
-      return false;
     const Source& source = functor_->sources[0];
     const Lane value = load(source.type, object + source.offset);
     if (is_float(source.type) ? value.f != 0 || std::signbit(value.f) : value.i != 0) return false;
     forget(out.data, static_cast<std::size_t>(bytes));
     wrote(out.data, static_cast<std::size_t>(bytes), content_of(out.type, geometry.numel));
     return true;
+  }
+
+  // Whether the output is dense, in whatever order its elements are walked.
+  static bool dense(const Geometry& geometry, const Operand& out) {
+    const std::size_t bytes = size_of(out.type);
+    return extent(geometry, 0, bytes) == geometry.numel * static_cast<std::int64_t>(bytes);
   }
 
   // Of no use unless it follows from picks, as a mask of attention does not; and slow.
@@ -285,11 +290,8 @@ class Elementwise : public Executor {
   // allocated, byte by byte where it is FP8.
   bool fills_large(const Geometry& geometry, const Operands& operands, const std::byte* object) const {
     const Operand& out = operands[0];
+    if (functor_->op != Op::kCopy || !large(geometry, operands) || !dense(geometry, out)) return false;
     const std::size_t element = size_of(out.type), bytes = static_cast<std::size_t>(geometry.numel) * element;
-    if (functor_->op != Op::kCopy || bytes <= kSmallBytes ||
-        extent(geometry, 0, element) != static_cast<std::int64_t>(bytes)) {
-      return false;
-    }
     std::array<Lane, 1> value;
     Evaluation(*functor_, object).of_each({}, {}, value);
     store(out.type, cast(functor_->result, out.type, value[0]), out.data);
@@ -306,8 +308,7 @@ class Elementwise : public Executor {
     const auto bytes = geometry.numel * static_cast<std::int64_t>(size_of(out.type));
     const ScalarType between = functor_->sources[0].type;
     if (functor_->op != Op::kCopy || functor_->tensors != 1 || (between != out.type && between != in.type) ||
-        functor_->result != out.type || bytes <= static_cast<std::int64_t>(kSmallBytes) ||
-        extent(geometry, 0, size_of(out.type)) != bytes) {
+        functor_->result != out.type || !large(geometry, operands) || !dense(geometry, out)) {
       return false;
     }
     bool copied = false;

@@ -45,6 +45,11 @@ KnownBytes::Ranges::const_iterator KnownBytes::holding(std::uintptr_t address) c
   return range->second.end > address ? range : ranges_.end();
 }
 
+KnownBytes::Ranges::const_iterator KnownBytes::first_behind(std::uintptr_t address) const {
+  const auto range = holding(address);
+  return range == ranges_.end() ? ranges_.lower_bound(address) : range;
+}
+
 // Removes [begin, end) from the ranges without touching memory.
 void KnownBytes::cut(std::uintptr_t begin, std::uintptr_t end) {
   const auto keep_behind = [&](Range old) {
@@ -89,8 +94,7 @@ void KnownBytes::wrote(std::uintptr_t begin, std::size_t bytes, Content content,
 void KnownBytes::forget(std::uintptr_t begin, std::size_t bytes) {
   const std::uintptr_t end = begin + bytes;
   const std::lock_guard lock(mutex_);
-  auto range = ranges_.lower_bound(begin);
-  if (range != ranges_.begin() && std::prev(range)->second.end > begin) --range;
+  auto range = first_behind(begin);
   if (range == ranges_.end() || range->first >= end) return;
   for (; range != ranges_.end() && range->first < end; ++range) {
     zero(std::max(range->first, begin), std::min(range->second.end, end));
@@ -141,9 +145,7 @@ bool KnownBytes::known(std::uintptr_t begin, std::size_t bytes, Content content,
 
 bool KnownBytes::unknown(std::uintptr_t begin, std::size_t bytes) const {
   const std::lock_guard lock(mutex_);
-  auto range = holding(begin);
-  if (range == ranges_.end()) range = ranges_.lower_bound(begin);
-  for (; range != ranges_.end() && range->first < begin + bytes; ++range) {
+  for (auto range = first_behind(begin); range != ranges_.end() && range->first < begin + bytes; ++range) {
     if (stored(range->second.content)) return false;
   }
   return true;
@@ -153,10 +155,8 @@ std::vector<Part> KnownBytes::parts(std::uintptr_t begin, std::size_t bytes, Con
                                     Assumption& assumed) const {
   const std::uintptr_t end = begin + bytes;
   const std::lock_guard lock(mutex_);
-  auto range = holding(begin);
-  if (range == ranges_.end()) range = ranges_.lower_bound(begin);
   std::vector<Part> found;
-  for (; range != ranges_.end() && range->first < end; ++range) {
+  for (auto range = first_behind(begin); range != ranges_.end() && range->first < end; ++range) {
     if (!readable(range->second.content, content)) continue;
     const auto first = static_cast<std::uint32_t>(std::max(range->first, begin) - begin);
     const auto last = static_cast<std::uint32_t>(std::min(range->second.end, end) - begin);

@@ -50,6 +50,7 @@ class KnownBytes {
   using Ranges = std::map<std::uintptr_t, Range>;
 
   Ranges::const_iterator holding(std::uintptr_t address) const;
+  Ranges::const_iterator first_behind(std::uintptr_t address) const;  // or the one that holds it
   void cut(std::uintptr_t begin, std::uintptr_t end);
 
   mutable std::mutex mutex_;  // protects ranges_ and the zeroing of what they lose

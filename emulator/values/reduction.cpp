@@ -298,7 +298,7 @@ class Reduction : public Executor {
     if (!read_arguments(shape_, launch, arguments) || !on_device(arguments.result, 1)) return false;
     if (!computable(arguments)) {
       if (reduces_alike(arguments) || reduces_formula(arguments)) return true;
-      if (shape_.kind == Kind::kAll && !arguments.partial) return assume_all(arguments), true;
+      if (assume_truth(arguments)) return true;
       forget_results(arguments);
       if (!arguments.partial) assume_picks(arguments);
       return true;
@@ -340,9 +340,7 @@ class Reduction : public Executor {
   }
 
   void forget_results(const Arguments& arguments) const {
-    // any() of what nobody computed is false.
-    if (shape_.kind == Kind::kAny) forget_operand(arguments.kept, 0, arguments.result, size_of(shape_.result));
-    else forget_operand(arguments.kept, 0, {arguments.result, shape_.result});
+    forget_operand(arguments.kept, 0, {arguments.result, shape_.result});
     if (arguments.results < 2 || !on_device(arguments.second_result, 1)) return;
     Geometry second = arguments.kept;
     for (int dim = 0; dim < second.dims; ++dim) second.strides[0][dim] = second_offset(second.strides[0][dim]);
@@ -411,15 +409,14 @@ class Reduction : public Executor {
     return results;
   }
 
-  // all() of what nobody computed is true, as any() of it is false: isfinite(gradients).all() and the like
-  // pass.
-  void assume_all(const Arguments& arguments) const {
-    if (arguments.kept.numel * static_cast<std::int64_t>(size_of(shape_.result)) >
-        static_cast<std::int64_t>(kSmallBytes)) {
-      return forget_results(arguments);
-    }
+  // all() of what nobody computed is true, any() of it is false: isfinite(gradients).all() and the like pass.
+  bool assume_truth(const Arguments& arguments) const {
+    const bool all = shape_.kind == Kind::kAll, any = shape_.kind == Kind::kAny;
+    const std::int64_t bytes = arguments.kept.numel * static_cast<std::int64_t>(size_of(shape_.result));
+    if ((!all && !any) || arguments.partial || bytes > static_cast<std::int64_t>(kSmallBytes)) return false;
     Output results(shape_.result);
-    walk(arguments.kept, 1, [&](const auto& kept) { results.put(arguments.result + kept[0], {.i = 1}); });
+    walk(arguments.kept, 1, [&](const auto& kept) { results.put(arguments.result + kept[0], {.i = all}); });
+    return true;
   }
 
   // Which element an uncomputed row is largest or smallest at: each row the next (ranking.cpp).

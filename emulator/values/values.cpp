@@ -232,20 +232,26 @@ std::span<const std::byte> known_around(const void* pointer) {
 
 namespace {
 
-// Where operators are not observed: whether it was in one of them each time that they were, and once at least.
-bool in_all() {
-  static std::atomic<bool> inside{false}, elsewhere{false};
-  if (!observing()) return inside && !elsewhere;
-  const bool in = in_range("aten::all");
-  (in ? inside : elsewhere) = true;
-  return in;
+// all() and any() of one truth value are its copy (allany_impl, ATen/native/ReduceOps.cpp). What they are of one that
+// nobody computed (reduction.cpp); nullopt: it is another copy, or where operators are not observed, such as were
+// observed were not all alike.
+std::optional<bool> asked_of_one() {
+  constexpr unsigned kAll = 1, kAny = 2, kNeither = 4;
+  static std::atomic<unsigned> seen{0};
+  unsigned here = seen;
+  if (observing()) {
+    here = in_range("aten::all") ? kAll : in_range("aten::any") ? kAny : kNeither;
+    seen |= here;
+  }
+  if (here == kAll) return true;
+  if (here == kAny) return false;
+  return std::nullopt;
 }
 
-// all() of one truth value is its copy (allany_impl, ATen/native/ReduceOps.cpp), and of such as nobody computed true
-// (reduction.cpp).
 void copy_uncomputed(void* destination, std::size_t bytes) {
-  if (bytes != 1 || !in_all()) return forget_integers(destination, bytes);
-  *static_cast<bool*>(destination) = true;
+  const auto value = bytes == 1 ? asked_of_one() : std::nullopt;
+  if (!value) return forget_integers(destination, bytes);
+  *static_cast<bool*>(destination) = *value;
   wrote(destination, bytes, Content::kInteger);
 }
 

@@ -42,15 +42,17 @@ def test_distributions_find_their_uncomputed_parameters_valid(emulate: Callable[
     run = emulate(
         """
         import ctypes, torch
-        ctypes.CDLL(None).maya_observe_operators(1)  # all() of one element is a copy
+        ctypes.CDLL(None).maya_observe_operators(1)  # all() and any() of one element are copies
         result = []
         for rows in (1, 2):
             scores = torch.rand(rows, 64, device="cuda") @ torch.rand(64, 1, device="cuda")
             result += [torch.distributions.Normal(scores, scores.exp()).rsample().sum().item()]
-            result += [(scores > 0).all().item(), (scores > 0).any().item(), (scores > 0).clone().sum().item()]
+            positive = scores > 0
+            result += [positive.all().item(), positive.any().item(), (~positive.any()).item()]
+            result += [positive.clone().sum().item()]
         """
     )
-    assert run.result == [0, True, False, 0] * 2
+    assert run.result == [0, True, False, True, 0] * 2
 
 
 def test_one_of_elements_that_nobody_computed_is_unique(emulate: Callable[..., Any]) -> None:
@@ -594,6 +596,8 @@ def test_a_permutation_has_each_element_once(emulate: Callable[..., Any], count:
         ("(ids != -100).sum().clone().tolist()", True),
         ("x.mean().item()", False),
         ("x.isinf().any().item(), x.isfinite().all().item(), (x != x).any().item()", False),
+        ("bool((~x.norm().isfinite() | (x.norm() < 0)).any())", False),  # DeepSpeed's is_invalid_grad_norm
+        ("bool(x.norm() < 0)", True),
         ("torch.zeros(9, device='cuda').long().sum().item()", False),
     ],
 )
@@ -602,7 +606,8 @@ def test_the_host_is_told_of_integers_that_nobody_computed(
 ) -> None:
     run = emulate(
         f"""
-        import torch
+        import ctypes, torch
+        ctypes.CDLL(None).maya_observe_operators(1)
         x = torch.rand(1 << 17, device="cuda")
         ids = torch.full((1 << 18,), 3).cuda()  # too many to be known
         {reads}

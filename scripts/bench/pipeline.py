@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from weight import weighed
 
-import maya.launch.representatives
+import maya.launch.along
 import maya.launch.watch
 from maya.clusters import load
 from maya.launch import ForkServer
@@ -38,18 +38,18 @@ NEVER = 1 << 62
 @contextmanager
 def as_if(long_iteration: int, long_pipeline: int) -> Iterator[None]:
     """Iterations and pipelines count as long from there on."""
-    before = maya.launch.watch.LONG_ITERATION, maya.launch.representatives.LONG_PIPELINE
+    before = maya.launch.watch.LONG_ITERATION, maya.launch.along.LONG_PIPELINE
     maya.launch.watch.LONG_ITERATION = long_iteration
-    maya.launch.representatives.LONG_PIPELINE = long_pipeline
+    maya.launch.along.LONG_PIPELINE = long_pipeline
     try:
         yield
     finally:
-        maya.launch.watch.LONG_ITERATION, maya.launch.representatives.LONG_PIPELINE = before
+        maya.launch.watch.LONG_ITERATION, maya.launch.along.LONG_PIPELINE = before
 
 
 def main() -> None:
     long_iteration = maya.launch.watch.LONG_ITERATION
-    long_pipeline = maya.launch.representatives.LONG_PIPELINE
+    long_pipeline = maya.launch.along.LONG_PIPELINE
     job = Job(str(SCRIPT), tuple(ARGUMENTS.split()), GPUS, timeout_s=3600)
     rows = {
         "as short iterations": (NEVER, NEVER),

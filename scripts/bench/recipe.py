@@ -30,7 +30,7 @@ def searched(directory: Path, name: str, *options: str) -> pd.DataFrame:
     """The trials of the search `name`, run now unless it is done."""
     out = directory / name
     if not (out / "trials.csv").exists():
-        start = ["--space", directory / f"{name}.yaml", "--out", out, *options, SCRIPT]
+        start: list[str | Path] = ["--space", directory / f"{name}.yaml", "--out", out, *options, SCRIPT]
         command = [
             Path(sys.executable).parent / "maya-search",
             *(["--resume", out] if out.exists() else start),
@@ -72,7 +72,7 @@ def main() -> None:
 
 def fastest(trials: pd.DataFrame) -> pd.Series:
     fits = trials[trials["verdict"] == "FITS"]
-    return fits.loc[fits["iteration_time_s"].idxmin()]
+    return fits.iloc[int(fits["iteration_time_s"].argmin())]
 
 
 if __name__ == "__main__":

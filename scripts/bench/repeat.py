@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maya.clusters import load
 from maya.estimate.host import undisturbed
@@ -30,7 +31,7 @@ GPUS = 4
 WAYS = ("recorded", "over the speed", "as calls tell", "as all tell")
 
 
-def record(name: str, times: int) -> np.ndarray:
+def record(name: str, times: int) -> NDArray[np.float64]:
     """[times, 4] Of rank 0's iteration: host ms as recorded, over the speed of this machine, as its calls tell, and as
     all recordings tell."""
     script, *argv = COMMANDS[name].split()
@@ -46,10 +47,10 @@ def record(name: str, times: int) -> np.ndarray:
             if trace.host_speed is None:
                 raise SystemExit("how fast this machine is was not measured")
             traces.append(trace)
-    script = ScriptTimes.of([Recording.of(trace) for trace in traces])
-    if script is None:
+    together = ScriptTimes.of([Recording.of(trace) for trace in traces])
+    if together is None:
         raise SystemExit("the recordings have no call in common")
-    return np.array([in_all_ways(trace, script) for trace in traces])
+    return np.array([in_all_ways(trace, together) for trace in traces])
 
 
 def in_all_ways(trace: JobTrace, script: ScriptTimes) -> tuple[float, float, float, float]:
@@ -62,7 +63,7 @@ def host_ms(trace: JobTrace) -> float:
     return float(trace.ranks[0].records["host_ns"].sum()) / 1e6
 
 
-def scatter(values: np.ndarray) -> float:
+def scatter(values: NDArray[np.float64]) -> float:
     """Standard deviation of the logarithm."""
     return float(np.log(values).std(ddof=1))
 

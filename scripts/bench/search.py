@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "search"))
@@ -20,7 +21,7 @@ from synthetic import make_search, run_inline
 from maya.search.driver import Search
 
 
-def searched(**overrides: object) -> Search:
+def searched(**overrides: Any) -> Search:
     with tempfile.TemporaryDirectory() as directory:
         return run_inline(make_search(Path(directory) / "search", **overrides))
 

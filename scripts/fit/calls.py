@@ -12,10 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from entries import entry
+from entries import Entry, FloatArray, entry
 from operators import MARK, Case, Measurement, measurements
 from scipy.optimize import least_squares
 
@@ -66,10 +65,10 @@ class Call:
         )
 
 
-def calls(table: Path, trace: Path, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def calls(table: Path, trace: Path, entries: list[Entry]) -> list[Entry]:
     """`entries`: of the other tables, whose coefficients hold where a device's own are not fitted here."""
     operations = dict(timed_operations(table, trace))
-    found: list[dict[str, Any]] = []
+    found: list[Entry] = []
     for gpu, name in DEVICES.items():
         device = clusters.load(name).device
         timed = [m for m in measurements(table) if m.gpu == gpu and m.case in operations]
@@ -94,7 +93,7 @@ def wait_seconds(timed: list[Call], device: Device, known: Mapping[str, Mapping[
     return float(np.mean(rest)) / (before - now)
 
 
-def of_a100(entries: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def of_a100(entries: list[Entry]) -> dict[str, dict[str, float]]:
     return {entry["variant"]: entry["coefficients"] for entry in entries if entry["device"] == "a100_sxm"}
 
 
@@ -149,17 +148,17 @@ def traffic_of(operation: Operation) -> Traffic | None:
 
 def fit(
     device: Device, fitted: Mapping[str, str], mine: list[Call], known: dict[str, dict[str, float]]
-) -> list[dict[str, Any]]:
-    def logs(values: np.ndarray, chosen: list[Call]) -> np.ndarray:
+) -> list[Entry]:
+    def logs(values: FloatArray, chosen: list[Call]) -> FloatArray:
         candidate = {
             v: {name: value} for (v, name), value in zip(fitted.items(), np.exp(values), strict=True)
         }
         coefficients = known | {variant: known.get(variant, {}) | own for variant, own in candidate.items()}
         return np.log([call.seconds(device, coefficients) / call.measured_s for call in chosen])
 
-    def solved(chosen: list[Call]) -> np.ndarray:
+    def solved(chosen: list[Call]) -> FloatArray:
         start = np.log([START[name] for name in fitted.values()])
-        return least_squares(logs, start, args=(chosen,), loss="soft_l1", f_scale=0.1).x
+        return np.asarray(least_squares(logs, start, args=(chosen,), loss="soft_l1", f_scale=0.1).x)
 
     best = solved(mine)
     error = np.zeros(len(mine))
@@ -172,10 +171,10 @@ def fit(
         print(f"  {device.key} {call.case.benchmark} {call.case.mode} {call.case.size}: {off:+.1%}")
     found = []
     for (variant, name), value in zip(fitted.items(), np.exp(best).tolist(), strict=True):
-        off = error[[uses(call, variant) for call in mine]]
-        print(f"{device.key:10} {variant:14} {value:.3f} in {off.size} calls: "
-              f"median {np.median(abs(off)):.1%} mean {abs(off).mean():.1%} bias {off.mean():+.1%}")  # fmt: skip
-        found.append(entry(device, variant, {name: round(value, 4)}, off, SOURCE, "BSD-2-Clause"))
+        its = error[[uses(call, variant) for call in mine]]
+        print(f"{device.key:10} {variant:14} {value:.3f} in {its.size} calls: "
+              f"median {np.median(abs(its)):.1%} mean {abs(its).mean():.1%} bias {its.mean():+.1%}")  # fmt: skip
+        found.append(entry(device, variant, {name: round(value, 4)}, its, SOURCE, "BSD-2-Clause"))
     return found
 
 

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maya.clusters import Device
 from maya.estimate import fits
 
+FloatArray = NDArray[np.float64]
+
 SHORTEST_S = 2e-6  # no kernel in a busy stream takes less, the gap to its successor included
 
 
+class Entry(TypedDict):
+    """What maya.estimate.fits.Fit is read from."""
+
+    device: str
+    compute_capability: list[int]
+    variant: str
+    coefficients: dict[str, Any]
+    source: str
+    licence: str
+    error: dict[str, Any]
+    both_passes: NotRequired[bool]
+
+
 def entry(
-    device: Device, variant: str, coefficients: dict[str, float], error: np.ndarray, source: str, licence: str
-) -> dict[str, Any]:
+    device: Device, variant: str, coefficients: dict[str, float], error: FloatArray, source: str, licence: str
+) -> Entry:
     """`error` [points]: relative, each of a fit that had not seen the point."""
     launch_s = fits.fit_for("gemm", device, "bf16").coefficients["launch_s"]
     return {
@@ -31,9 +47,9 @@ def entry(
     }  # fmt: skip
 
 
-def replace(path: Path, entries: list[dict[str, Any]]) -> None:
+def replace(path: Path, entries: list[Entry]) -> None:
     """Writes these in place of those of the same device and variant; the others stay, as other scripts wrote them."""
-    old = json.loads(path.read_text())["entries"] if path.exists() else []
+    old: list[Entry] = json.loads(path.read_text())["entries"] if path.exists() else []
     new = {(each["device"], each["variant"]) for each in entries}
     kept = [each for each in old if (each["device"], each["variant"]) not in new]
     entries = sorted(

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from entries import Entry, FloatArray
 
 from maya.clusters.types import Cluster, Device
 from maya.estimate import Estimator
@@ -66,9 +66,9 @@ class Iteration:
     """A recorded row's trace on its cluster, with durations and shared links as `maya validate` has them."""
 
     trace: JobTrace
-    seconds: np.ndarray  # [operations]
+    seconds: FloatArray  # [operations]
     network: Network
-    demand: np.ndarray | None  # [operations]
+    demand: FloatArray | None  # [operations]
 
     @staticmethod
     def of(trace: JobTrace, mapped: Mapped, sustainable: Shares | None = None) -> Iteration:
@@ -94,7 +94,7 @@ class Iteration:
         return float(timeline.iterations_ns[-1]) * 1e-9 / self.trace.iterations_per_cycle
 
 
-Average = Callable[..., np.ndarray]  # over axis 0
+Average = Callable[..., FloatArray]  # over axis 0
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Choice:
     """Which of the candidates was taken, and the relative error of each row predicted by a fit on the others."""
 
     candidate: int
-    errors: np.ndarray  # [rows]
+    errors: FloatArray  # [rows]
 
     def __str__(self) -> str:
         sizes = abs(self.errors)
@@ -112,9 +112,7 @@ class Choice:
         )
 
 
-def entry(
-    device: Device, coefficients: dict[str, float], choice: Choice, variant: str = ""
-) -> dict[str, Any]:
+def entry(device: Device, coefficients: dict[str, float], choice: Choice, variant: str = "") -> Entry:
     """Of maya/estimate/fits."""
     sizes = abs(choice.errors)
     return {
@@ -130,12 +128,12 @@ def entry(
     }  # fmt: skip
 
 
-def choose(logs: np.ndarray, flat: float = 0.0, average: Average = np.median) -> Choice:
+def choose(logs: FloatArray, flat: float = 0.0, average: Average = np.median) -> Choice:
     """The first candidate whose `average` absolute error is the least, or larger by the share `flat` of it at most;
     `logs` [rows, candidates]: log of predicted over measured."""
     cost = np.abs(logs)
 
-    def first(costs: np.ndarray) -> int:
+    def first(costs: FloatArray) -> int:
         averages = average(costs, axis=0)
         return int((averages <= averages.min() * (1 + flat)).argmax())
 

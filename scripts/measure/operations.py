@@ -14,6 +14,7 @@ import argparse
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -73,26 +74,30 @@ def layers() -> Iterator[tuple[int, int]]:
 def products() -> Iterator[Case]:
     chosen = random.Random(SEED)
     shapes = [(m, k, n) for k, n in layers() for m in TOKENS if 2.0 * m * n * k < MOST_FLOPS]
-    anywhere = [
-        tuple(64 * round(2 ** chosen.uniform(0, 8)) for _ in range(3)) for _ in range(120)
-    ]  # 64 to 16,384
-    yield from (lambda s=s: linear(*s) for s in shapes + anywhere)
-    yield from (lambda s=s: linear(*s, bias=True) for s in chosen.sample(shapes, 60))
-    yield from (lambda s=s: linear(*s, dtype=FP16) for s in chosen.sample(shapes, 60))
+    anywhere = [anywhere_in(chosen) for _ in range(120)]
+    yield from (partial(linear, *s) for s in shapes + anywhere)
+    yield from (partial(linear, *s, bias=True) for s in chosen.sample(shapes, 60))
+    yield from (partial(linear, *s, dtype=FP16) for s in chosen.sample(shapes, 60))
     small = [s for s in shapes + anywhere if s[0] * s[1] * s[2] < MOST_FLOPS / 30]
-    yield from (lambda s=s: linear(*s, dtype=FP32) for s in chosen.sample(small, 60))
-    yield from (lambda s=s: tf32(lambda: linear(*s, dtype=FP32)) for s in chosen.sample(small, 60))
+    yield from (partial(linear, *s, dtype=FP32) for s in chosen.sample(small, 60))
+    yield from (partial(tf32, partial(linear, *s, dtype=FP32)) for s in chosen.sample(small, 60))
+
+
+def anywhere_in(chosen: random.Random) -> tuple[int, int, int]:
+    """Three sizes from 64 to 16,384."""
+    m, k, n = (64 * round(2 ** chosen.uniform(0, 8)) for _ in range(3))
+    return m, k, n
 
 
 def unaligned() -> Iterator[Case]:
     """16-bit products whose rows are of no multiple of 16 bytes."""
     for tokens, hidden in itertools.product((1024, 4096, 8192), (512, 1020, 2044, 4092)):
-        yield lambda s=(tokens, hidden, 4 * hidden): linear(*s)
+        yield partial(linear, tokens, hidden, 4 * hidden)
     for tokens, hidden in itertools.product((1024, 4096, 8192), (768, 2048, 4096)):
-        yield lambda s=(tokens, hidden, 50257): linear(*s)
-        yield lambda s=(tokens, hidden, hidden + 4): linear(*s)
-        yield lambda s=(tokens, hidden, hidden + 2): linear(*s)
-        yield lambda s=(tokens, hidden + 1, hidden): linear(*s)
+        yield partial(linear, tokens, hidden, 50257)
+        yield partial(linear, tokens, hidden, hidden + 4)
+        yield partial(linear, tokens, hidden, hidden + 2)
+        yield partial(linear, tokens, hidden + 1, hidden)
 
 
 def batched() -> Iterator[Case]:
@@ -106,10 +111,10 @@ def batched() -> Iterator[Case]:
 
     for batch, tokens, head in itertools.product((16, 64, 128), (256, 512, 1024, 2048, 4096), (64, 80, 128)):
         if batch * tokens * tokens <= 2**30:
-            yield lambda s=(batch, tokens, head): case(*s, BF16)
+            yield partial(case, batch, tokens, head, BF16)
     for tokens in (256, 1024):
-        yield lambda s=(32, tokens, 64): case(*s, FP16)
-        yield lambda s=(32, tokens, 64): case(*s, FP32)
+        yield partial(case, 32, tokens, 64, FP16)
+        yield partial(case, 32, tokens, 64, FP32)
 
 
 def scaled() -> Iterator[Case]:
@@ -119,15 +124,15 @@ def scaled() -> Iterator[Case]:
         a = normal(tokens, inputs, gradient=False).to(torch.float8_e4m3fn)
         b = normal(outputs, inputs, gradient=False).to(torch.float8_e4m3fn).t()
         one = ((tokens, 1), (1, outputs)) if rowwise else ((), ())
-        scales = (torch.ones(shape, device="cuda") for shape in one)
-        torch._scaled_mm(a, b, *scales, out_dtype=BF16)
+        of_a, of_b = (torch.ones(shape, device="cuda") for shape in one)
+        torch._scaled_mm(a, b, of_a, of_b, out_dtype=BF16)
 
     chosen = random.Random(SEED)
     shapes = [(m, k, n) for k, n in layers() for m in TOKENS if 2.0 * m * n * k < MOST_FLOPS]
     for shape in chosen.sample(shapes, 90):
-        yield lambda s=shape: case(*s, rowwise=False)
+        yield partial(case, *shape, rowwise=False)
     for shape in chosen.sample(shapes, 30):
-        yield lambda s=shape: case(*s, rowwise=True)
+        yield partial(case, *shape, rowwise=True)
 
 
 def attention() -> Iterator[Case]:
@@ -146,12 +151,12 @@ def attention() -> Iterator[Case]:
         if tokens <= total
     ]
     for backend, size in itertools.product(backends, sizes):
-        yield lambda b=backend, s=size: case(b, *s, causal=True)
+        yield partial(case, backend, *size, causal=True)
     for backend, size in itertools.product(backends, sizes[::4]):
-        yield lambda b=backend, s=size: case(b, *s, causal=False)
+        yield partial(case, backend, *size, causal=False)
     for tokens in (1024, 4096):
-        yield lambda t=tokens: case(backends[0], 2, 16, t, 256, causal=True)
-        yield lambda t=tokens: case(backends[0], 4, 16, t, 80, causal=True)
+        yield partial(case, backends[0], 2, 16, tokens, 256, causal=True)
+        yield partial(case, backends[0], 4, 16, tokens, 80, causal=True)
 
 
 def norms() -> Iterator[Case]:
@@ -169,11 +174,12 @@ def norms() -> Iterator[Case]:
 
     for size in itertools.product((1024, 4096, 16384, 65536), (512, *HIDDEN), (BF16, FP32)):
         if size[0] * size[1] <= 2**28:
-            yield lambda s=size: layer(*s)
-            yield lambda s=size: rms(*s)
+            yield partial(layer, *size)
+            yield partial(rms, *size)
 
 
-def group(x: Tensor, groups: int) -> None:
+def group(shape: tuple[int, int, int, int], groups: int) -> None:
+    x = normal(*shape)
     weight, bias = normal(x.size(1), dtype=x.dtype), normal(x.size(1), dtype=x.dtype)
     both_ways(F.group_norm(x, groups, weight, bias), x, weight, bias)
 
@@ -190,9 +196,9 @@ def softmaxes() -> Iterator[Case]:
 
     for columns in (128, 512, 1024, 2048, 4096, 8192, 16384, 50304):
         for total, dtype in itertools.product((2**22, 2**26), (BF16, FP32)):
-            yield lambda s=(total // columns, columns, dtype): softmax(*s)
+            yield partial(softmax, total // columns, columns, dtype)
     for size in itertools.product((1024, 4096, 8192), (32000, 50257, 50304, 128256), (BF16, FP32)):
-        yield lambda s=size: cross_entropy(*s)
+        yield partial(cross_entropy, *size)
 
 
 COUNTS = tuple(2**n for n in range(14, 29, 2))
@@ -220,9 +226,9 @@ def elementwise() -> Iterator[Case]:
         torch.view_as_complex(pairs) * torch.view_as_complex(pairs)
 
     for size in itertools.product(COUNTS, (BF16, FP32)):
-        yield lambda s=size: chain(*s)
-    for size in itertools.product((1024, 4096, 16384), (1024, 4096, 8192)):
-        yield lambda s=size: broadcast(*s)
+        yield partial(chain, *size)
+    for rows, columns in itertools.product((1024, 4096, 16384), (1024, 4096, 8192)):
+        yield partial(broadcast, rows, columns)
 
 
 def reductions() -> Iterator[Case]:
@@ -242,7 +248,7 @@ def reductions() -> Iterator[Case]:
         x.var(-1), torch.cumsum(x, 0)
 
     for size in itertools.product((256, 4096, 16384), (512, 4096, 16384), (BF16, FP32)):
-        yield lambda s=size: case(*s)
+        yield partial(case, *size)
 
 
 def lookups() -> Iterator[Case]:
@@ -276,11 +282,11 @@ def lookups() -> Iterator[Case]:
         (4096, 1024, 768),
     )
     for size, dtype in itertools.product(sizes, (BF16, FP32)):
-        yield lambda s=(*size, dtype): embedding(*s)
-    for size in itertools.product((2048, 8192, 32768), (768, 4096)):
-        yield lambda s=size: indexing(*s)
-    for size in itertools.product((2048, 16384), (8, 64)):
-        yield lambda s=size: routing(*s)
+        yield partial(embedding, *size, dtype)
+    for tokens, hidden in itertools.product((2048, 8192, 32768), (768, 4096)):
+        yield partial(indexing, tokens, hidden)
+    for tokens, experts in itertools.product((2048, 16384), (8, 64)):
+        yield partial(routing, tokens, experts)
 
 
 def copies() -> Iterator[Case]:
@@ -294,7 +300,7 @@ def copies() -> Iterator[Case]:
         device.clone(), torch.zeros_like(device)
 
     for count in (2**10, 2**14, 2**18, 2**22, 2**26):
-        yield lambda c=count: case(c)
+        yield partial(case, count)
 
 
 def convolutions() -> Iterator[Case]:
@@ -354,11 +360,11 @@ def convolutions() -> Iterator[Case]:
             (128, BF16, False),
             (64, FP32, False),
         ):
-            yield lambda s=((batch, inputs, side, side), outputs, taps, stride, 1, dtype, last): case(*s)
+            yield partial(case, (batch, inputs, side, side), outputs, taps, stride, 1, dtype, last)
     for (inputs, side, outputs, taps, stride), last in itertools.product(unet, (True, False)):
-        yield lambda s=((8, inputs, side, side), outputs, taps, stride, 1, BF16, last): case(*s)
+        yield partial(case, (8, inputs, side, side), outputs, taps, stride, 1, BF16, last)
     for width, side in ((96, 56), (192, 28), (384, 14), (768, 7)):  # ConvNeXt's
-        yield lambda s=((64, width, side, side), width, 7, 1, width, BF16, True): case(*s)
+        yield partial(case, (64, width, side, side), width, 7, 1, width, BF16, True)
 
 
 def images() -> Iterator[Case]:
@@ -373,11 +379,11 @@ def images() -> Iterator[Case]:
 
     for channels, side in ((64, 112), (256, 56), (512, 28), (1024, 14), (2048, 7)):
         for dtype, last in itertools.product((BF16, FP32), (True, False)):
-            yield lambda s=((64, channels, side, side), dtype, last): batch_norm(*s)
+            yield partial(batch_norm, (64, channels, side, side), dtype, last)
     yield lambda: both_ways(F.max_pool2d(x := normal(64, 64, 112, 112), 3, 2, 1), x)
     yield lambda: both_ways(F.adaptive_avg_pool2d(x := normal(64, 2048, 7, 7), 1), x)
     for channels, side in ((320, 64), (640, 32), (1280, 16)):
-        yield lambda s=(8, channels, side, side): group(normal(*s), 32)
+        yield partial(group, (8, channels, side, side), 32)
 
 
 def optimizers() -> Iterator[Case]:
@@ -398,15 +404,15 @@ def optimizers() -> Iterator[Case]:
 
     def case(size: tuple[int, int]) -> None:
         held = parameters(*size)
-        for kind in ({"foreach": True}, {"fused": True}):
-            torch.optim.AdamW(held, lr=1e-4, **kind).step()
+        torch.optim.AdamW(held, lr=1e-4, foreach=True).step()
+        torch.optim.AdamW(held, lr=1e-4, fused=True).step()
         torch.optim.SGD(held, lr=1e-4, momentum=0.9, foreach=True).step()
         nn.utils.clip_grad_norm_(held, 1.0)
         nn.utils.get_total_norm([p.grad for p in held if p.grad is not None], foreach=True)
         torch._foreach_zero_([p.grad for p in held if p.grad is not None])
 
     for size in ((2, 512), (12, 768), (24, 1024), (8, 4096), (32, 256)):
-        yield lambda s=size: case(s)
+        yield partial(case, size)
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {

@@ -15,7 +15,9 @@ STALLED = 0.1  # of the time
 
 
 def how_it_ended(code: int) -> str:
-    if code >= 0:
+    if code == 0:
+        return "the process ended with status 0 before its script did (os._exit, os.exec of another program)"
+    if code > 0:
         return f"the process ended with status {code}"
     return f"the process ended by signal {-code} ({signal.strsignal(-code)})"
 

@@ -1,21 +1,23 @@
 """Scripts that start scripts as processes of their own: a launcher for one device, or of a process for each.
 
 A rank that has computed nothing on its device yet, and waits for such a process to end, runs the script itself. So does
-a launcher's rank what the launcher means for a rank of its number; what it means for others, their own ranks run. Any
-other process is started, and what it does with a device is not recorded.
+one that would become that process (`os.exec`), and a launcher's rank what the launcher means for a rank of its number;
+what it means for others, their own ranks run. Any other process is started, and what it does with a device is not
+recorded.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,13 @@ class _Script:
 
 
 def run_in_place() -> None:
-    """From here on `subprocess` starts no process for a script that the rank can run itself."""
+    """From here on the rank runs itself what it can of the scripts that it would start a process for, or become."""
+    _start_in_place()
+    _become_in_place()
+
+
+def _start_in_place() -> None:
+    """`subprocess`."""
 
     class Popen(subprocess.Popen):  # type: ignore[type-arg]
         """Waits, as long as it has a `_script`, to be told by what is asked of it whether it is to be started."""
@@ -110,6 +118,40 @@ def run_in_place() -> None:
     subprocess.Popen = Popen  # type: ignore[misc]
 
 
+def _become_in_place() -> None:
+    """`os.exec`: all of them end in one of these. The one that searches the PATH would go on where a script lacks a
+    file."""
+    rank = os.getpid()
+
+    def become(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def replace(file: Any, args: Sequence[Any], env: Mapping[Any, Any] | None = None) -> Any:
+            script = _script_to_become(file, args, env) if os.getpid() == rank else None
+            if script is None:
+                return original(file, args) if env is None else original(file, args, env)
+            script.run()
+            sys.exit()
+
+        return replace
+
+    module: Any = os
+    module._execvpe = become(module._execvpe)
+    os.execv, os.execve = become(os.execv), become(os.execve)  # type: ignore[assignment]
+
+
+def _script_to_become(file: Any, args: Sequence[Any], env: Mapping[Any, Any] | None) -> _Script | None:
+    environment = _decoded(os.environ if env is None else env)
+    program = shutil.which(os.fsdecode(file), path=environment.get("PATH"))
+    script = program and script_of([program, *map(os.fsdecode, args[1:])])
+    if not script or _has_device_memory():
+        return None
+    return _Script(*script, environment, str(Path.cwd()), launched=True, of_this_rank=True)
+
+
+def _decoded(environment: Mapping[Any, Any]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
+
+
 def _script_for_a_rank(*arguments: Any, **options: Any) -> _Script | None:
     """What that process would run, where it may be a rank; None where it is to be started."""
     given = _PARAMETERS.bind(None, *arguments, **options).arguments
@@ -127,7 +169,7 @@ def _script_for_a_rank(*arguments: Any, **options: Any) -> _Script | None:
         return None
     folder = os.fsdecode(given.get("cwd") or Path.cwd())
     name, argv, is_module = script
-    environment = {os.fsdecode(k): os.fsdecode(v) for k, v in (given.get("env") or os.environ).items()}
+    environment = _decoded(given.get("env") or os.environ)
     launched = any(environment.get(name) != os.environ.get(name) for name in RANK_VARIABLES)
     if not launched and not imports_torch(name, is_module, Path(folder)):
         return None

@@ -217,6 +217,44 @@ def test_a_program_of_pythons_that_a_rank_starts_is_a_script(
     assert NOTE in collate(run).notes
 
 
+@pytest.mark.parametrize(
+    "becomes",
+    [
+        "os.execv(sys.executable, command)",
+        "os.execve(sys.executable, command, environment)",
+        "os.execvp(os.path.basename(sys.executable), command)",  # axolotl, of accelerate
+        "os.execlpe(sys.executable, *command, environment)",
+    ],
+)
+def test_a_script_that_a_rank_becomes_runs_in_it(launch: Launch, tmp_path: Path, becomes: str) -> None:
+    in_results(tmp_path, "train.py", LAUNCHED)
+    path = 'os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]'
+    given = f'os.environ.update(SET_BY_LAUNCHER="yes", PATH={path})\n'
+    run = launch(STARTING.replace("STARTS", f"{given}{becomes}\nraise AssertionError"), 2)
+    assert run.status == "traced", run.traceback
+    trace = collate(run)
+    assert NOTE in trace.notes and trace.operations
+
+
+def test_a_script_that_a_rank_becomes_fails_as_itself(launch: Launch, tmp_path: Path) -> None:
+    in_results(tmp_path, "train.py", "import torch\nopen('/nowhere/at/all')")
+    run = launch(STARTING.replace("STARTS", "os.execvp(command[0], command)"))
+    assert run.status == "failed" and "/nowhere/at/all" in run.traceback
+
+
+@pytest.mark.parametrize(
+    "becomes",
+    [
+        "os.execvp('true', ['true'])",  # no script
+        "torch.ones(1, device='cuda')\nos.execv(sys.executable, command)",  # and would lose what was recorded
+    ],
+)
+def test_other_programs_replace_a_rank(launch: Launch, tmp_path: Path, becomes: str) -> None:
+    in_results(tmp_path, "train.py", "import torch")
+    run = launch(STARTING.replace("STARTS", f"import torch\n{becomes}"))
+    assert run.status == "failed" and "status 0" in run.error
+
+
 def test_a_started_script_that_runs_out_of_memory_is_told_as_such(launch: Launch, tmp_path: Path) -> None:
     text = 'import torch\nmodel = torch.ones(1 << 40, device="cuda")'
     in_results(tmp_path, "train.py", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import sys
 import sysconfig
@@ -150,7 +151,7 @@ def _is_installed(name: str, folder: Path, alone: str) -> bool:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return False
-    places = list(spec.submodule_search_locations or ()) if spec else []
+    places = [os.fspath(place) for place in spec.submodule_search_locations or ()] if spec else []
     if spec and spec.origin:
         places.append(spec.origin)
     roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}

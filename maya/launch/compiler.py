@@ -13,6 +13,9 @@ from maya.launch.on_import import change_on_import
 # Where the compiler makes a fused kernel of its candidates.
 _CANDIDATES = "torch._inductor.runtime.triton_heuristics"
 
+# Elements of two bytes in what memory moves at once (32 bytes): a block that has as many side by side reads no others.
+_SIDE_BY_SIDE = 16
+
 # Where "max-autotune" chooses between a library's kernel and Triton's templates for a product or a convolution.
 _TEMPLATES = "torch._inductor.select_algorithm"
 
@@ -53,8 +56,8 @@ def ready_compiler() -> None:
 
 
 def choose_untimed() -> None:
-    """Has the compiler take its first candidate for a fused kernel, and the library's for a product, and compile each
-    kernel once for all ranks, in this process and its forks.
+    """Has the compiler take one candidate for a fused kernel, and the library's for a product, and compile each kernel
+    once for all ranks, in this process and its forks.
 
     It would compile several and time them, on a device that takes no time at all, in the first rank that finds its
     cache empty: that rank alone would record hundreds of calls that are not the script's.
@@ -69,15 +72,28 @@ def _choose_untimed(heuristics: Any) -> None:
     if among is None:
         return
 
-    def first(size_hints: Any, configs: list[Any], *rest: Any, **named: Any) -> Any:
-        return among(size_hints, configs[:1], *rest, **named)
+    def chosen(size_hints: Any, configs: list[Any], *rest: Any, **named: Any) -> Any:
+        return among(size_hints, [_likely(configs, named.get("inductor_meta") or {})], *rest, **named)
 
     def found(self: Any, launcher: Any, *_: Any, **__: Any) -> Any:
         launcher.config.found_by_coordesc = True  # or each call of the kernel would ask again
         return launcher
 
-    heuristics.cached_autotune = first
+    heuristics.cached_autotune = chosen
     heuristics.CachingAutotuner.coordinate_descent_tuning = found
+
+
+def _likely(configs: list[Any], about: dict[str, Any]) -> Any:
+    """The first; of a reduction whose rows lie apart in memory, and what is kept side by side, the first that reads
+    what lies so. The first of all would ask for 32 bytes for each two, and no device would have it chosen. Which way
+    memory goes is PyTorch's own analysis, where it makes one: the bytes in order along each dimension
+    (`tiling_scores`)."""
+    scores = about.get("tiling_scores") or {}
+    reduced = [int(score) for name, score in scores.items() if name.startswith("r")]
+    if reduced and int(scores.get("x", 0)) > sum(reduced):
+        aside = (each for each in configs if each.kwargs.get("XBLOCK", 0) >= _SIDE_BY_SIDE)
+        return next(aside, configs[0])
+    return configs[0]
 
 
 def _select_untimed(selection: Any) -> None:

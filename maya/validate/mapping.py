@@ -5,15 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
 from maya.clusters import load
 from maya.clusters.types import Cluster, Device, Link, Node
 from maya.simulate.whatif import WhatIf
+from maya.trace.types import JobTrace, Kernel, Operation
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
-from maya.validate.megatron import IN_PARTS, host_software, megatron_arguments, megatron_environment
+from maya.validate.megatron import (
+    IN_PARTS,
+    fuses_with_torchscript,
+    host_software,
+    megatron_arguments,
+    megatron_environment,
+)
 from maya.validate.rows import Row
 
 MEGATRON = "megatron/pretrain_gpt.py"
@@ -30,10 +37,22 @@ class Mapped:
     environment: tuple[tuple[str, str], ...]
     # Kind of operation -> how many times longer the measured software takes for it than what the example calls.
     slower: tuple[tuple[str, float], ...] = ()
+    torchscript: bool = False  # what the measured software fused kernels with; the example has torch.compile
 
     @property
     def software(self) -> WhatIf:
         return WhatIf(scale=dict(self.slower))
+
+    def as_measured(self, trace: JobTrace) -> JobTrace:
+        """With kernels of PyTorch's compiler standing in for TorchScript's: they take what their bytes do. How many
+        instructions they have, and which candidate was taken for how they go through memory, is the compiler's own."""
+        if not self.torchscript:
+            return trace
+        return replace(trace, operations=tuple(map(_by_its_bytes, trace.operations)))
+
+
+def _by_its_bytes(operation: Operation) -> Operation:
+    return replace(operation, work=None) if isinstance(operation, Kernel) else operation
 
 
 @dataclass(frozen=True)
@@ -61,7 +80,10 @@ def map_row(row: Row) -> Mapped | Unmapped:
             environment = _ONE_CONNECTION | megatron_environment(row)
         else:
             return Unmapped(f"no example for {row.text('framework')}")
-        return Mapped(script, argv, cluster, row.number("gpus"), tuple(environment.items()), slower)
+        torchscript = script == MEGATRON and fuses_with_torchscript(row)
+        return Mapped(
+            script, argv, cluster, row.number("gpus"), tuple(environment.items()), slower, torchscript
+        )
     except KeyError as missing:
         return Unmapped(f"the source does not state {missing.args[0]}")
     except MappingError as error:

@@ -213,6 +213,11 @@ def _newer(row: Row) -> bool:
     return "nemo" in row.text("framework").lower()
 
 
+def fuses_with_torchscript(row: Row) -> bool:
+    """Megatron-LM and what descends from it, before PyTorch 2.2 (megatron/core/jit.py)."""
+    return not _newer(row) and not _functional_test(row)
+
+
 def _software(row: Row) -> dict[str, Any]:
     """What the framework of that source fuses and waits for: flags of Megatron-LM."""
     framework = row.text("framework")

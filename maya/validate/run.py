@@ -238,7 +238,8 @@ def _judge(row: Row, mapped: Mapped, inputs: Inputs, script: ScriptTimes | None)
     try:
         kept = TraceStore(inputs.traces).read(mapped, inputs.examples)
         assert isinstance(kept, JobTrace), "recorded before"
-        prediction = judge_trace(kept, mapped.cluster, what_if=mapped.software, script=script).prediction
+        trace = mapped.as_measured(kept)
+        prediction = judge_trace(trace, mapped.cluster, what_if=mapped.software, script=script).prediction
     except MayaError as error:
         return _line(row, "FAILED", None, str(error)), {}
     line = _line(row, prediction.verdict, prediction.iteration_time_s, prediction.message)

@@ -74,7 +74,7 @@ class Iteration:
     def of(trace: JobTrace, mapped: Mapped, sustainable: Shares | None = None) -> Iteration:
         """`trace`: its host undisturbed; `sustainable`: the shares of the peak rates that long runs keep up, None: the
         device's fitted ones."""
-        placed = place(trace, mapped.cluster)
+        placed = place(mapped.as_measured(trace), mapped.cluster)
         estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
         seconds = mapped.software.durations(placed, estimates.seconds)
         network = build_network(placed, estimates.use, mapped.cluster)

@@ -10,8 +10,9 @@ import pytest
 from maya.clusters import load
 from maya.launch import ForkServer, Job, Run
 from maya.launch.layout import rank_path
+from maya.trace import collate
 from maya.trace.format import read_rank
-from maya.trace.types import RecordKind
+from maya.trace.types import Kernel, RecordKind
 
 COMPILED = """
 import torch
@@ -49,6 +50,32 @@ def test_a_compiler_with_an_empty_cache_launches_what_one_with_a_full_one_does(
         kernels.append(_kernels(run))
     assert any(name.startswith("triton_per_fused") for name in kernels[0])  # of many candidates
     assert kernels[0] == kernels[1]
+
+
+def test_a_reduction_over_rows_that_lie_apart_reads_side_by_side(
+    launch: Callable[..., Run], caches: dict[str, str]
+) -> None:
+    """Of so many columns PyTorch's compiler does not split the reduction, and has its candidates timed; the first would
+    read 32 bytes for each two."""
+    run = launch(
+        """
+        import torch
+
+        @torch.compile
+        def masked(x, mask):
+            y = x * mask * 1.25
+            return y, y.sum(0)
+
+        x = torch.randn(4096, 16384, device="cuda", dtype=torch.bfloat16)
+        mask = torch.ones(4096, 16384, device="cuda", dtype=torch.bool)
+        masked(x, mask)
+        """,
+        environment=caches,
+    )
+    assert run.status == "traced", run.traceback
+    (reduction,) = (op for op in collate(run).operations if isinstance(op, Kernel) and "_red_" in op.name)
+    assert reduction.work is not None and reduction.bytes is not None
+    assert reduction.bytes < 32 * reduction.work.lines < 2 * reduction.bytes
 
 
 def test_products_are_left_to_the_library_whatever_is_tuned(

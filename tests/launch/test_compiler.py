@@ -75,7 +75,7 @@ def test_a_reduction_over_rows_that_lie_apart_reads_side_by_side(
     assert run.status == "traced", run.traceback
     (reduction,) = (op for op in collate(run).operations if isinstance(op, Kernel) and "_red_" in op.name)
     assert reduction.work is not None and reduction.bytes is not None
-    assert reduction.bytes < 32 * reduction.work.lines < 2 * reduction.bytes
+    assert 128 * reduction.work.lines < 8 * reduction.bytes  # the first candidate asks for 77 times its bytes
 
 
 def test_products_are_left_to_the_library_whatever_is_tuned(

@@ -1,6 +1,7 @@
 """Rows become runs, and errors become statistics."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,8 @@ from maya.clusters import load
 from maya.errors import MayaError
 from maya.launch import Job, OutOfMemory, Run
 from maya.predict import unsimulated
+from maya.trace.build import JobBuilder
+from maya.trace.types import Kernel, Work
 from maya.validate import Mapped, RowError, Unmapped, map_row, read_rows, summarise_errors
 from maya.validate.mapping import SLOWER
 from maya.validate.recorder import require
@@ -161,6 +164,17 @@ def test_deepspeed_fills_stages_in_turn_with_embedding_and_loss_for_a_layer(rows
     assert layers == first + 33 * 3 + last
     stages = f"--decoder-first-pipeline-num-layers {first} --decoder-last-pipeline-num-layers {last}"
     assert stages in flags(mapped)
+
+
+def test_kernels_of_software_before_pytorchs_compiler_take_what_their_bytes_do(rows):
+    compiled = Kernel("triton_red_fused_sum_0", (12288, 1, 1), (512, 1, 1), bytes=8, work=Work(1, 0, 0, 1, 0))
+    job = JobBuilder(1)
+    job.number(compiled, 1)
+    trace = job.build()
+    of_2021 = map_row(rows(MEGATRON)[0])
+    assert of_2021.as_measured(trace).operations == (replace(compiled, work=None),)
+    newer = [FSDP, EXPERTS, MEGATRON.replace(",Megatron-LM,", ",NeMo/Megatron-Core,")]
+    assert [map_row(row).as_measured(trace) for row in rows(*newer)] == [trace] * 3
 
 
 def test_bloom_waits_for_each_kernel_as_its_scripts_did(rows):

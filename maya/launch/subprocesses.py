@@ -136,7 +136,7 @@ def _become_in_place() -> None:
 
     module: Any = os
     module._execvpe = become(module._execvpe)
-    os.execv, os.execve = become(os.execv), become(os.execve)  # type: ignore[assignment]
+    os.execv, os.execve = become(os.execv), become(os.execve)
 
 
 def _script_to_become(file: Any, args: Sequence[Any], env: Mapping[Any, Any] | None) -> _Script | None:

@@ -102,6 +102,10 @@ def test_dropout_draws_its_mask(dtype: str, sizes: tuple[int, ...], measured_s: 
     assert seconds(kernel) == pytest.approx(measured_s, rel=0.12)
 
 
+# A sum and its dropout: random numbers are of integers, of which multiprocessors of many generations do as many.
+DROPOUT = (58_722_312, Work(791_900_000, 0, 2_097_152, 622_400), 32.8e-6)
+
+
 @pytest.mark.parametrize(
     ("bytes_moved", "work", "measured_s"),
     [
@@ -113,6 +117,7 @@ def test_dropout_draws_its_mask(dtype: str, sizes: tuple[int, ...], measured_s: 
         (536_920_064, Work(6_994_141_184, 926_941_184, 461_373_440, 38_834_176), 551.7e-6),
         # a gated activation: as fast as its bytes
         (335_544_320, Work(1_166_016_512, 0, 100_663_296, 2_621_440), 79.2e-6),
+        DROPOUT,
     ],
 )
 def test_a_compiled_kernel_takes_what_its_instructions_or_its_bytes_take(
@@ -120,6 +125,13 @@ def test_a_compiled_kernel_takes_what_its_instructions_or_its_bytes_take(
 ) -> None:
     kernel = Kernel("triton_poi_fused_0", (8192, 1, 1), (128, 1, 1), bytes=bytes_moved, work=work)
     assert seconds(kernel) == pytest.approx(measured_s, rel=0.2)
+
+
+def test_a_kernel_of_integers_takes_as_many_clocks_on_an_older_device() -> None:
+    moved, work, measured_s = DROPOUT
+    kernel = Kernel("triton_poi_fused_0", (8192, 1, 1), (128, 1, 1), bytes=moved, work=work)
+    clocks_s = measured_s * 132 * 1.98 / (108 * 1.41)  # multiprocessors and GHz of an H200, of an A100
+    assert seconds(kernel, "dgx-a100") == pytest.approx(clocks_s, rel=0.2)
 
 
 def test_double_precision_is_slow_where_a_device_has_few_units_for_it() -> None:

@@ -248,7 +248,7 @@ BANDWIDTHS = {("a100_sxm", 40): 1.555e12}
 # Of the measured hosts over the reference host, and of their software over PyTorch 2.11 with torch.compile where it is
 # older, by source, device and the host's software: fitted on the fit share where it has three rows (scripts/fit/host).
 HOST_SPEEDS = {
-    ("vtrain", "a100_sxm", ""): 0.386,  # Megatron-DeepSpeed of 2021 with TorchScript
+    ("vtrain", "a100_sxm", ""): 0.394,  # Megatron-DeepSpeed of 2021 with TorchScript
     ("megatron_lm_golden", "a100_sxm", "24.01"): 0.261,
     ("megatron_lm_golden", "a100_sxm", "24.01, parts"): 0.346,
     ("megatron_lm_golden", "a100_sxm", "25.05"): 0.22,
@@ -261,14 +261,14 @@ PARTS = 1.17
 # How much longer 2023's FlashAttention 1, and its cuBLAS on a Hopper, took than today's: fitted on the fit share of
 # llm-foundry's rows on a device (scripts/fit/software). InternEvo's images have FlashAttention 1.0.5, too
 # (its doc/en/install.md): what was fitted on the A100s of llm-foundry is taken for it.
-_FLASH_ATTENTION_1 = {"attention": 1.9}
+_FLASH_ATTENTION_1 = {"attention": 1.95}
 SLOWER = {
     ("llm_foundry_fsdp_h100_a100", "a100_sxm"): _FLASH_ATTENTION_1,
-    ("llm_foundry_fsdp_h100_a100", "h100_sxm"): _FLASH_ATTENTION_1 | {"gemm": 1.25},
+    ("llm_foundry_fsdp_h100_a100", "h100_sxm"): _FLASH_ATTENTION_1 | {"gemm": 1.2},
     ("internevo_7b_a100", "a100_sxm"): _FLASH_ATTENTION_1,
     # All-reduces while it trained, over what vTrain timed of them alone: fitted on the fit share, likewise. Its rows on
     # several nodes do not show it.
-    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 1.3},
+    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 1.9},
 }
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}

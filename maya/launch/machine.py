@@ -104,12 +104,23 @@ def cpu_ticks_of_started(pids: Iterable[int]) -> int:
     return sum(_ticks(of[pid]) for pid in found)
 
 
+def rests(pid: int) -> int:
+    """How often a thread of a process has gone to sleep by itself (voluntary context switches, proc(5))."""
+    tasks = (_told(path) for path in Path(f"/proc/{pid}/task").glob("*/status"))
+    return sum(int(told.partition("\nvoluntary_ctxt_switches:")[2].partition("\n")[0] or 0) for told in tasks)
+
+
+def _told(path: Path) -> str:
+    """Nothing, where the process has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
 def _status(path: Path) -> list[str]:
     """The fields of a process behind its name; none where it has ended."""
-    try:
-        return path.read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return _told(path).rpartition(")")[2].split()
 
 
 def _ticks(status: list[str]) -> int:

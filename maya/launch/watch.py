@@ -24,6 +24,7 @@ from maya.launch.machine import (
     how_it_ended,
     memory_is_short,
     require_room,
+    rests,
     was_killed,
     who_holds_memory,
 )
@@ -47,6 +48,10 @@ from maya.launch.types import Job, OutOfMemory, Run
 POLL_SECONDS, POLL_SHARE, LONGEST_POLL_SECONDS = 0.002, 0.01, 0.1
 LOOK_SECONDS = 0.5  # between looks at whether ranks still work
 HANG_SECONDS = 20.0  # no rank makes progress or uses its core for so long: they wait for each other
+# A waiting rank looks for its message 20 times a second (emulator/nccl/exchange.cpp), and rests in between. In the
+# second half of that time each has done so, but on a machine so crowded that a message may lie there unseen; there
+# they have so many times as long.
+LOOKS, CROWDED = 5, 6
 STEADY_ITERATIONS = 2
 LONG_ITERATION = 50_000  # device calls, from which a rank takes many seconds for it
 SHORT = (
@@ -66,12 +71,15 @@ SEVERAL_UNLIKE = 4  # steps of a script that ended and never repeated, of half o
 
 @dataclass
 class _Progress:
-    """When something last moved, for finding a hang. `activity` costs a file read a rank: it is seldom asked."""
+    """When something last moved, for finding a hang. `activity` costs a file read a rank: it is seldom asked. `rested`:
+    how often each waiting rank has."""
 
     activity: Callable[[], tuple[object, ...]]
+    rested: Callable[[], tuple[int, ...]]
     since: float
     seen: tuple[object, ...] = ()
     looked: float = 0.0
+    rested_before: tuple[int, ...] | None = None
 
     @property
     def stalled(self) -> bool:
@@ -80,8 +88,15 @@ class _Progress:
             return False
         self.looked = now
         if (seen := self.activity()) != self.seen:
-            self.seen, self.since = seen, now
-        return now - self.since > HANG_SECONDS
+            self.seen, self.since, self.rested_before = seen, now, None
+        still_for = now - self.since
+        if still_for > HANG_SECONDS / 2 and self.rested_before is None:
+            self.rested_before = self.rested()
+        return still_for > CROWDED * HANG_SECONDS or (still_for > HANG_SECONDS and self._all_looked())
+
+    def _all_looked(self) -> bool:
+        before = self.rested_before or ()
+        return all(now - then >= LOOKS for now, then in zip(self.rested(), before, strict=False))
 
 
 class Watch:
@@ -97,7 +112,7 @@ class Watch:
         self.wanted = job.iterations or STEADY_ITERATIONS
         self.graphs = speaks_of_graphs(job)
         self.output = Output(directory)
-        self.progress = _Progress(self._activity, since=time.monotonic())
+        self.progress = _Progress(self._activity, self._rested, since=time.monotonic())
         self.ticks = (0, 0)
         self.control.step_limit = 1
         self.batches = plan.batches()
@@ -483,6 +498,10 @@ class Watch:
         if all(state in (RankState.WAITING, RankState.PAUSED) for state in states):
             return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
         return (*states, *places, *self._ticks())
+
+    def _rested(self) -> tuple[int, ...]:
+        state, pids = self.control.state, sorted(self.crew.pids.items())
+        return tuple(rests(pid) for rank, pid in pids if state(rank) is RankState.WAITING)
 
     def _ticks(self) -> tuple[int, int]:
         """CPU time of the ranks, in tenths of seconds; where it stands still since the last look that of what they

@@ -654,6 +654,26 @@ def test_ranks_that_wait_for_each_other_fail_with_what_they_wait_for(
     assert "rank 1: waiting for rank 0" in run.traceback
 
 
+def test_a_crowded_machine_is_not_taken_for_ranks_that_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message may lie there, as long as no waiting rank has come to look for it."""
+    now, rested = 0.0, [100]
+    monkeypatch.setattr("maya.launch.watch.time.monotonic", lambda: now)
+    progress = watch._Progress(lambda: ("waiting",), lambda: tuple(rested), since=0.0)
+
+    def stalled(at: float) -> bool:
+        nonlocal now
+        now = at
+        return progress.stalled
+
+    assert not any(stalled(float(at)) for at in range(1, 30))
+    rested[0] += 10
+    assert stalled(30.0)
+    rested[0] -= 10
+    assert not stalled(100.0) and stalled(122.0)
+
+
 def test_a_rank_that_waits_for_processes_of_its_own_does_not_stand_still(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

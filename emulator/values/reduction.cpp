@@ -15,6 +15,7 @@
 #include "core/hash.h"
 #include "values/formula.h"
 #include "values/geometry.h"
+#include "values/mover.h"
 
 namespace maya::values {
 namespace {
@@ -412,8 +413,7 @@ class Reduction : public Executor {
   // all() of what nobody computed is true, any() of it is false: isfinite(gradients).all() and the like pass.
   bool assume_truth(const Arguments& arguments) const {
     const bool all = shape_.kind == Kind::kAll, any = shape_.kind == Kind::kAny;
-    const std::int64_t bytes = arguments.kept.numel * static_cast<std::int64_t>(size_of(shape_.result));
-    if ((!all && !any) || arguments.partial || bytes > static_cast<std::int64_t>(kSmallBytes)) return false;
+    if ((!all && !any) || arguments.partial || !small(arguments.kept.numel, size_of(shape_.result))) return false;
     Output results(shape_.result);
     walk(arguments.kept, 1, [&](const auto& kept) { results.put(arguments.result + kept[0], {.i = all}); });
     return true;

@@ -15,15 +15,13 @@ from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maya.clusters import Device
 from maya.estimate.fits import Fit, fit_for
-from maya.estimate.tables import GemmTable, gemm_table
+from maya.estimate.tables import FloatArray, GemmTable, gemm_table
 from maya.estimate.types import Provenance
 from maya.trace.types import Gemm
 
-FloatArray = NDArray[np.float64]
 Sizes = TypeVar("Sizes", float, FloatArray)
 Grid = tuple[FloatArray, FloatArray, FloatArray, FloatArray]  # log m, log n, log k, log(measured / model)
 

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maya.clusters import Device
 from maya.estimate import fits
-
-FloatArray = NDArray[np.float64]
+from maya.estimate.tables import FloatArray as FloatArray  # for the others of this folder, too
 
 SHORTEST_S = 2e-6  # no kernel in a busy stream takes less, the gap to its successor included
 

@@ -47,7 +47,7 @@ def repeatedly_recorded_rows(
         scripts = [told(store, members, examples) if wanted else None for store in stores]
         for row, mapped in wanted:
             traces = [
-                undisturbed_beside(trace, script).trace
+                mapped.as_measured(undisturbed_beside(trace, script).trace)
                 for store, script in zip(stores, scripts, strict=True)
                 if isinstance(trace := store.read(mapped, examples), JobTrace)
             ]
@@ -72,9 +72,9 @@ class Iteration:
 
     @staticmethod
     def of(trace: JobTrace, mapped: Mapped, sustainable: Shares | None = None) -> Iteration:
-        """`trace`: its host undisturbed; `sustainable`: the shares of the peak rates that long runs keep up, None: the
-        device's fitted ones."""
-        placed = place(mapped.as_measured(trace), mapped.cluster)
+        """`trace`: its host undisturbed, as measured; `sustainable`: the shares of the peak rates that long runs keep
+        up, None: the device's fitted ones."""
+        placed = place(trace, mapped.cluster)
         estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
         seconds = mapped.software.durations(placed, estimates.seconds)
         network = build_network(placed, estimates.use, mapped.cluster)

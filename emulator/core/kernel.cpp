@@ -123,6 +123,12 @@ KernelInfo* register_kernel(std::string mangled, const void* host_function) {
   return &kernel;
 }
 
+bool alike(const KernelWork& a, const KernelWork& b, double share) {
+  return std::ranges::all_of(kMembersOfWork, [&](double KernelWork::* member) {
+    return std::abs(a.*member - b.*member) <= share * std::max(a.*member, b.*member);
+  });
+}
+
 KernelWork& KernelWork::operator+=(const KernelWork& other) {
   instructions += other.instructions, doubles += other.doubles, specials += other.specials, lines += other.lines;
   products += other.products;

@@ -2,6 +2,7 @@
 // CUfunction, CUkernel, cudaFunction_t and cudaKernel_t are pointers to a KernelInfo.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -47,6 +48,12 @@ struct KernelWork {
   KernelWork& operator+=(const KernelWork& other);
   KernelWork operator*(double times) const;
 };
+
+inline constexpr std::array kMembersOfWork{&KernelWork::instructions, &KernelWork::doubles, &KernelWork::specials,
+                                           &KernelWork::lines, &KernelWork::products};
+
+// Each member of one is within `share`, as 0.1, of the other's.
+bool alike(const KernelWork& a, const KernelWork& b, double share);
 
 // One launch: interns the operation, records it and lets small values compute. `bytes`: what it reads and writes where
 // the caller can tell; 0: as far as the kernel's name tells. `work`: likewise; none: not known.

@@ -81,8 +81,7 @@ std::uint64_t scattering_stride(std::uint64_t blocks) {
 
 // `work`, member by member, times what `of` is of `over`.
 KernelWork in_proportion(KernelWork work, const KernelWork& of, const KernelWork& over) {
-  for (double KernelWork::* member : {&KernelWork::instructions, &KernelWork::doubles, &KernelWork::specials,
-                                      &KernelWork::lines, &KernelWork::products}) {
+  for (double KernelWork::* member : kMembersOfWork) {
     if (over.*member > 0) work.*member *= of.*member / over.*member;
   }
   return work;
@@ -109,10 +108,12 @@ struct Samples {
   }
 
   // From here on, they stand for `blocks` before the last one, whose representatives do `each` on average: under a
-  // causal mask some go over all keys and some over a few.
-  void stand_for(std::uint64_t blocks, const KernelWork& each) {
+  // causal mask some go over all keys and some over a few. Of a few blocks, a load that one in two does is done by all
+  // or by none: where they are so near the average, it is theirs that counts.
+  void stand_for(std::uint64_t blocks, const KernelWork& average) {
     const double more = static_cast<double>(blocks) / interior_blocks;
     const KernelWork sampled = representatives * (1.0 / interior_blocks);
+    const KernelWork& each = alike(average, sampled, 0.1) ? sampled : average;
     interior = in_proportion(interior * more, each, sampled);
     const double lines = in_proportion({0, 0, 0, more}, each, sampled).lines;
     for (auto& [where, bytes] : reached) bytes.interior *= lines;

@@ -110,6 +110,46 @@ def test_products_as_many_as_data_tell_are_told_to_be_missing(
     )
 
 
+LOSS = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def loss(x, labels, z, columns, first, TILE: tl.constexpr):
+    label = tl.load(labels + tl.program_id(0))
+    x += tl.program_id(0) * columns
+    chosen = 0.0
+    if label >= first:  # one tensor rank's columns
+        if label < first + columns:
+            chosen = tl.load(x + label - first)
+    total = 0.0
+    for at in range(0, columns, TILE):
+        total += tl.sum(tl.exp(tl.load(x + at + tl.arange(0, TILE))))
+    tl.store(z + tl.program_id(0), chosen - tl.log(total))
+"""
+
+
+def test_random_labels_do_not_make_another_operation(emulate: Callable[..., Any], tmp_path: Path) -> None:
+    """Or no iteration would repeat one before it; of more of them than are looked at, too."""
+    run = emulate(
+        """
+        import torch
+        from kernels import loss
+        x, z = torch.empty(64, 4096, device="cuda"), torch.empty(64, device="cuda")
+        for _ in range(40):
+            labels = torch.randint(8192, (64,)).cuda()
+            loss[(64,)](x, labels, z, 4096, 4096, TILE=1024)
+        result = bool(z.isnan().any())
+        """,
+        files={"kernels.py": LOSS},
+        variables={"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    kernels = [kernel for kernel in run.launched("kernel") if kernel["kernel"] == "loss"]
+    assert len(kernels) == 40
+    assert {kernel["bytes"] for kernel in kernels} == {64 * (4096 * 4 + 8 + 4)}
+    assert len({tuple(kernel["work"]) for kernel in kernels}) == 1
+
+
 def test_products_as_many_as_known_data_tell_are_counted(emulate: Callable[..., Any], tmp_path: Path) -> None:
     """Anew where the data are others, and as before where they are the same elsewhere."""
     run = emulate(

@@ -104,6 +104,12 @@ def cpu_ticks_of_started(pids: Iterable[int]) -> int:
     return sum(_ticks(of[pid]) for pid in found)
 
 
+def disk_bytes(pid: int) -> int:
+    """What a process has had read from a disk, a library's pages among it, and written to one (proc(5))."""
+    told = dict(line.split(": ") for line in _told(Path(f"/proc/{pid}/io")).splitlines())
+    return int(told.get("read_bytes", 0)) + int(told.get("write_bytes", 0))
+
+
 def rests(pid: int) -> int:
     """How often a thread of a process has gone to sleep by itself (voluntary context switches, proc(5))."""
     tasks = (_told(path) for path in Path(f"/proc/{pid}/task").glob("*/status"))

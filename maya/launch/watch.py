@@ -21,6 +21,7 @@ from maya.launch.layout import HEADER, rank_path
 from maya.launch.machine import (
     cpu_ticks,
     cpu_ticks_of_started,
+    disk_bytes,
     how_it_ended,
     memory_is_short,
     require_room,
@@ -491,13 +492,14 @@ class Watch:
         return "\n".join(lines)
 
     def _activity(self) -> tuple[object, ...]:
-        """Changes while any rank works: steps, what it waits for, or CPU time while one does not wait for others."""
+        """Changes while any rank works: steps, what it waits for, or, while one does not wait for others, CPU time and
+        what it has from disk: to load a library for the first time may take long without the former."""
         ranks = sorted(self.crew.running)
         states = [self.control.state(rank) for rank in ranks]
         places = tuple((self.control.steps(rank), self.control.wait_site(rank)) for rank in ranks)
         if all(state in (RankState.WAITING, RankState.PAUSED) for state in states):
             return (*states, *places)  # a waiting rank looks for its message now and then, at some CPU time
-        return (*states, *places, *self._ticks())
+        return (*states, *places, *self._ticks(), sum(map(disk_bytes, self.crew.pids.values())))
 
     def _rested(self) -> tuple[int, ...]:
         state, pids = self.control.state, sorted(self.crew.pids.items())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from maya.launch.machine import memory_is_short, who_holds_memory
+from maya.launch.machine import disk_bytes, memory_is_short, who_holds_memory
 
 GIB = 1 << 20  # KiB
 
@@ -49,3 +50,12 @@ def test_a_container_has_less_memory_than_its_machine(proc: Path) -> None:
     assert "1.0 GiB of this machine's 4.0 GiB" in who_holds_memory([], proc, proc)
     (proc / "memory.stat").write_text("inactive_file 0\n")
     assert memory_is_short(proc, proc)
+
+
+def test_what_is_written_to_disk_is_seen(tmp_path: Path) -> None:
+    before = disk_bytes(os.getpid())
+    (tmp_path / "file").write_bytes(b"x" * 2**20)
+    if before == disk_bytes(os.getpid()):
+        pytest.skip("no disk lies behind this directory")
+    assert disk_bytes(os.getpid()) >= before + 2**20
+    assert disk_bytes(2**22 + 1) == 0  # nobody's

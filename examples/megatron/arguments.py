@@ -162,6 +162,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-align-grad-reduce", action="store_false", dest="align_grad_reduce")
     group.add_argument("--no-align-param-gather", action="store_false", dest="align_param_gather")
     group.add_argument("--ddp-bucket-size", type=int)
+    group.add_argument("--ddp-average-in-collective", action="store_true",
+                       help="collectives average gradients, which otherwise are scaled before them")  # fmt: skip
     group.add_argument("--grad-reduce-in-bf16", action="store_true")
     group.add_argument("--accumulate-allreduce-grads-in-fp32", action="store_true",
                        help="default with --bf16, unless --grad-reduce-in-bf16")  # fmt: skip
@@ -192,6 +194,8 @@ def _training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--initial-loss-scale", type=float, default=2.0**32)
     group.add_argument("--optimizer", choices=["adam", "muon", "dist_muon"], default="adam",
                        help="dist_muon: each data-parallel rank steps some of the layers")  # fmt: skip
+    group.add_argument("--use-precision-aware-optimizer", action="store_true",
+                       help="Transformer Engine's Adam keeps what bf16 lacks of fp32 parameters")  # fmt: skip
     group.add_argument("--lr", type=float, default=1.5e-4)
     group.add_argument("--decoupled-lr", type=float, help="of embeddings and output weights")
     group.add_argument("--min-lr", type=float, default=0.0)
@@ -295,6 +299,7 @@ def validate(args: argparse.Namespace) -> None:
             "--overlap-param-gather-with-optimizer-step needs --overlap-param-gather and virtual pipeline stages"
         )
     _validate_optimizer_instances(args)
+    _validate_precision_awareness(args)
     _validate_muon(args)
 
 
@@ -310,6 +315,17 @@ def _validate_optimizer_instances(args: argparse.Namespace) -> None:
             f"data-parallel ranks ({replicas}, context-parallel ones among them) are not divisible by "
             f"num-distributed-optimizer-instances ({instances})"
         )
+
+
+def _validate_precision_awareness(args: argparse.Namespace) -> None:
+    if not args.use_precision_aware_optimizer:
+        return
+    if args.optimizer != "adam" or not args.use_distributed_optimizer:
+        raise ValueError(
+            "--use-precision-aware-optimizer needs --optimizer adam and --use-distributed-optimizer"
+        )
+    if importlib.util.find_spec("transformer_engine") is None:
+        raise ValueError("--use-precision-aware-optimizer: Transformer Engine is not installed")
 
 
 def _validate_muon(args: argparse.Namespace) -> None:

@@ -39,6 +39,7 @@ def build_optimizer(
         loss_scale=args.loss_scale,
         initial_loss_scale=args.initial_loss_scale,
         use_distributed_optimizer=args.use_distributed_optimizer,
+        use_precision_aware_optimizer=args.use_precision_aware_optimizer,
         overlap_param_gather=args.overlap_param_gather,
         overlap_param_gather_with_optimizer_step=args.overlap_param_gather_with_optimizer_step,
         decoupled_lr=args.decoupled_lr,

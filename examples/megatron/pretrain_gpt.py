@@ -379,6 +379,7 @@ def data_parallel(
         use_megatron_fsdp=args.use_megatron_fsdp,
         data_parallel_sharding_strategy=args.data_parallel_sharding_strategy,
         num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
+        average_in_collective=args.ddp_average_in_collective,
         check_for_nan_in_grad=args.check_for_nan_in_loss_and_grad,
         delay_wgrad_compute=args.delay_wgrad_compute,
         bucket_size=args.ddp_bucket_size,

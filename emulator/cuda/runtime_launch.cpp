@@ -14,6 +14,7 @@
 #include "cuda/runtime_error.h"
 #include "cuda/runtime_symbols.h"
 #include "cuda/runtime_types.h"
+#include "nccl/user_buffers.h"
 
 using namespace maya;
 using namespace maya::cudart;
@@ -65,7 +66,7 @@ int launch(const void* function, const dim3& grid, const dim3& block, void** arg
     return result(cudaErrorInvalidValue);
   if (!find_stream(stream)) return result(cudaErrorInvalidResourceHandle);
   const std::uint32_t g[3] = {grid.x, grid.y, grid.z}, b[3] = {block.x, block.y, block.z};
-  record_launch(*kernel, g, b, args, shared_bytes, stream);
+  if (!nccl::launch_exchange(*kernel, args, stream)) record_launch(*kernel, g, b, args, shared_bytes, stream);
   return cudaSuccess;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -33,7 +34,9 @@ struct State {
   HandlePool<Communicator, 1 << 16> communicators;
   std::atomic<std::uint32_t> created{0}, groups{0};
   std::mutex naming;
-  std::unordered_map<std::uint64_t, Name> names;  // by unique id; guarded by `naming`
+  std::unordered_map<std::uint64_t, Name> names;         // by unique id; guarded by `naming`, as is what follows
+  std::map<std::vector<int>, Communicator*> by_members;  // of NCCL's, the last for these
+  std::map<std::vector<int>, Communicator> recorded_by_members;  // for what NCCL does not do
 };
 
 State& state() {
@@ -130,6 +133,29 @@ std::string apply_name(Communicator& comm) {
   return text;
 }
 
+// The communicator's line in the table.
+void announce(const Communicator& comm, const std::string& of_name) {
+  annotate("{\"communicator\": " + std::to_string(comm.index) + ", \"id\": " + json_quote(hexadecimal(comm.id)) +
+           ", \"size\": " + std::to_string(comm.size) + ", \"rank\": " + std::to_string(comm.rank) + of_name + "}");
+}
+
+Communicator& communicator_of(const std::vector<int>& members, int rank) {
+  const std::lock_guard lock(state().naming);
+  if (const auto found = state().by_members.find(members); found != state().by_members.end()) return *found->second;
+  const auto [found, made] = state().recorded_by_members.try_emplace(members);
+  Communicator& comm = found->second;
+  if (made) {
+    comm.id = 0x75736572;
+    for (const int member : members) comm.id = combine(comm.id, static_cast<std::uint64_t>(member));
+    comm.size = static_cast<int>(members.size());
+    comm.rank = rank;
+    comm.index = comm.channel = state().created++;
+    comm.members = members;
+    announce(comm, ", \"members\": " + json_list(members));
+  }
+  return comm;
+}
+
 }  // namespace
 
 std::uint32_t named_channel(std::uint32_t family, std::pair<int, int> pair) {
@@ -172,8 +198,11 @@ Communicator* create_communicator(std::uint64_t id, int size, int rank) {
   mailbox().announce(comm->id, static_cast<std::uint32_t>(rank),
                      {static_cast<std::uint32_t>(rank_config().rank), comm->channel});
   if (index == 0) note_unheeded();
-  annotate("{\"communicator\": " + std::to_string(index) + ", \"id\": " + json_quote(hexadecimal(comm->id)) +
-           ", \"size\": " + std::to_string(size) + ", \"rank\": " + std::to_string(rank) + family + "}");
+  announce(*comm, family);
+  if (!comm->members.empty()) {
+    const std::lock_guard lock(state().naming);
+    state().by_members[comm->members] = comm;
+  }
   return comm;
 }
 
@@ -183,6 +212,11 @@ bool destroy_communicator(const void* handle) {
   const Communicator* comm = find_communicator(handle);
   if (!comm) return false;
   give_back(*comm);
+  {
+    const std::lock_guard lock(state().naming);
+    const auto of_these = state().by_members.find(comm->members);
+    if (of_these != state().by_members.end() && of_these->second == comm) state().by_members.erase(of_these);
+  }
   return state().communicators.destroy(handle);
 }
 
@@ -231,6 +265,10 @@ Result submit(Communicator& comm, const Operation& call) {
     if (Communicator* const alive = find_communicator(handle)) (void)exchange(place(*alive, call));
   });
   return Result::kSuccess;
+}
+
+void record_exchange(const std::vector<int>& members, int rank, const Operation& call) {
+  record_call(place(communicator_of(members, rank), call));
 }
 
 void group_start() {

@@ -124,6 +124,10 @@ Result submit(Communicator& communicator, const Operation& operation);
 void group_start();
 Result group_end();
 
+// Records a call that kernels of the script's own make, among ranks (of the world) of which this one is `rank`: on the
+// communicator that NCCL has for them, if it has one. Nothing is exchanged.
+void record_exchange(const std::vector<int>& members, int rank, const Operation& call);
+
 // {color, key} of every member, in rank order; for ncclCommSplit. Waits for all.
 struct SplitChoice {
   int color, key;

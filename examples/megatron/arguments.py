@@ -149,6 +149,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
                        dest="async_tensor_model_parallel_allreduce")  # fmt: skip
     group.add_argument("--context-parallel-size", type=int, default=1)
     group.add_argument("--sequence-parallel", action="store_true")
+    group.add_argument("--tp-comm-overlap", action="store_true",
+                       help="tensor-parallel collectives in parts, beside the products that need them")  # fmt: skip
     group.add_argument("--use-distributed-optimizer", action="store_true")
     group.add_argument("--num-distributed-optimizer-instances", type=int, default=1,
                        help="copies of the sharded optimizer state among the data-parallel ranks")  # fmt: skip
@@ -355,6 +357,12 @@ def _validate_transformer_engine(args: argparse.Namespace) -> None:
         raise ValueError("--fp8-format needs --transformer-impl transformer_engine")
     elif args.cuda_graph_impl != "none":
         raise ValueError("--cuda-graph-impl needs --transformer-impl transformer_engine")
+    if args.tp_comm_overlap and not (
+        args.transformer_impl == "transformer_engine" and args.sequence_parallel
+    ):
+        raise ValueError(
+            "--tp-comm-overlap needs --transformer-impl transformer_engine and --sequence-parallel"
+        )
     if args.fp8_param_gather and args.fp8_format is None:
         raise ValueError("--fp8-param-gather needs --fp8-format")
 

@@ -50,6 +50,7 @@ from synchronous import ScatteredGPTModel, wait_for_input_gradients
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
+from user_buffers import share_buffers
 
 # What torchrun would set, for one GPU without it.
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
@@ -194,6 +195,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         attention_softmax_in_fp32=args.attention_softmax_in_fp32,
         apply_rope_fusion=args.apply_rope_fusion and args.transformer_impl == "transformer_engine",
         gradient_accumulation_fusion=args.gradient_accumulation_fusion,
+        tp_comm_overlap=args.tp_comm_overlap,
         cross_entropy_loss_fusion=args.cross_entropy_loss_fusion,
         cross_entropy_fusion_impl=args.cross_entropy_fusion_impl,
         defer_embedding_wgrad_compute=args.defer_embedding_wgrad_compute,
@@ -530,6 +532,8 @@ def main() -> None:
     for name, value in ONE_RANK.items():
         os.environ.setdefault(name, value)
     initialize(args)
+    if args.tp_comm_overlap:
+        share_buffers(args)
     model = build_model(args)
     optimizer, scheduler = build_optimizer(args, model)
     overlap_communication(args, model, optimizer)

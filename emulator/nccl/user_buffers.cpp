@@ -1,0 +1,158 @@
+#include "nccl/user_buffers.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/process.h"
+#include "core/recorder.h"
+#include "core/stream.h"
+#include "core/transfer.h"
+#include "nccl/communicator.h"
+
+namespace maya::nccl {
+namespace {
+
+constexpr std::size_t kLine = 16;   // bytes of an int4, in which the kernels count
+constexpr std::size_t kSignal = 4;  // what tells a peer that its data have come
+
+struct Opened {
+  const std::byte* first;
+  std::size_t bytes;
+  int place;  // among the node's other ranks
+};
+
+struct State {
+  std::mutex mutex;  // guards what follows
+  std::vector<Opened> opened;
+  int since_offered = 0, others = 0;
+};
+
+State& state() {
+  static State* const instance = new State;
+  return *instance;
+}
+
+template <class Value>
+Value argument(void** arguments, int index) {
+  return *static_cast<const Value*>(arguments[index]);
+}
+
+// The node's ranks that share memory: as many as opened each other's, and neighbours.
+struct Node {
+  int size, place;  // of this rank
+
+  std::vector<int> members(int first, int step, int count) const {
+    std::vector<int> ranks;
+    for (int i = 0; i < count; ++i) ranks.push_back(rank_config().rank - place + first + i * step);
+    return ranks;
+  }
+  int place_of(int other) const { return other < place ? other : other + 1; }
+};
+
+Node this_node() {
+  const int size = state().others + 1;
+  return {size, rank_config().rank % size};
+}
+
+// The other rank in whose memory an address lies.
+std::optional<int> owner(const Node& node, const void* address) {
+  const auto* const at = static_cast<const std::byte*>(address);
+  const std::lock_guard lock(state().mutex);
+  for (const Opened& memory : state().opened)
+    if (at >= memory.first && at < memory.first + memory.bytes) return node.place_of(memory.place);
+  return std::nullopt;
+}
+
+// userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<4>(op, flagoffset, firstrank, myrank, gpustep, mylineoffset, totallines,
+// ..)
+bool collective(std::string_view kernel, void** arguments, void* stream) {
+  const auto has = [&](std::string_view kind) { return kernel.find(kind) != std::string_view::npos; };
+  const std::size_t bracket = kernel.find('<');
+  if (bracket == std::string_view::npos) return false;
+  const int ranks = std::atoi(kernel.data() + bracket + 1);
+  const int first = argument<int>(arguments, 2), mine = argument<int>(arguments, 3), step = argument<int>(arguments, 4);
+  const auto lines = static_cast<std::size_t>(argument<int>(arguments, 6));
+  const Node node{0, mine * step + first};
+  Operation call{.collective = has("_rs")   ? Collective::kReduceScatter
+                               : has("_ag") ? Collective::kAllGather
+                                            : Collective::kAllReduce,
+                 .count = lines * kLine,
+                 .type = DataType::kUint8,
+                 .stream = stream};
+  if (call.collective != Collective::kAllGather) {
+    call.type = has("_fp8") ? DataType::kUint8 : DataType::kBfloat16;
+    call.count = lines * kLine / element_bytes(call.type);
+  }
+  if (call.collective == Collective::kAllReduce) call.count *= static_cast<std::size_t>(ranks);
+  record_exchange(node.members(first, step, ranks), mine, call);
+  return true;
+}
+
+void transfer(const Node& node, Collective direction, int peer, void* stream) {
+  record_exchange(
+      node.members(0, 1, node.size), node.place,
+      {.collective = direction, .count = kSignal, .type = DataType::kUint8, .peer = peer, .stream = stream});
+}
+
+// What the copy engines have not brought there before: kuserbuffers_pushsend(send_id, flagptr, srcptr, dstptr, lines,
+// ..)
+std::optional<int> push(const Node& node, void** arguments, void* stream) {
+  const auto peer = owner(node, argument<void*>(arguments, 1));
+  const auto bytes = static_cast<std::size_t>(argument<int>(arguments, 4)) * kLine;
+  if (peer && bytes > 0)
+    copy(argument<void*>(arguments, 3), argument<void*>(arguments, 2), bytes, find_stream(stream), false);
+  return peer;
+}
+
+}  // namespace
+
+bool launch_exchange(const KernelInfo& kernel, void** arguments, void* stream) {
+  const std::string_view name = kernel.name;
+  const std::size_t at = name.find("userbuffers_");
+  if (at == std::string_view::npos || arguments == nullptr) return false;
+  note_once(
+      "Transformer Engine's user buffers exchange at NCCL's rates, and products beside them have all multiprocessors");
+  const Node node = this_node();
+  const auto is = [&](std::string_view wanted) { return name.substr(at).starts_with(wanted); };
+  if (is("userbuffers_fp16_sum_inplace_gpu_") && name.find("atomic") == std::string_view::npos)
+    return collective(name, arguments, stream);
+  if (is("userbuffers_pushsend(")) {
+    const auto peer = push(node, arguments, stream);
+    if (peer) transfer(node, Collective::kSend, *peer, stream);
+    return peer.has_value();
+  }
+  if (is("userbuffers_pushrecv(")) {
+    transfer(node, Collective::kRecv, argument<int>(arguments, 3), stream);
+    return true;
+  }
+  if (is("userbuffers_pushsendrecv(")) {
+    const auto peer = push(node, arguments, stream);
+    if (!peer) return false;
+    group_start();
+    transfer(node, Collective::kSend, *peer, stream);
+    transfer(node, Collective::kRecv, argument<int>(arguments, 12), stream);
+    return group_end() == Result::kSuccess;
+  }
+  if (!is("userbuffers_inc(") && !is("userbuffers_dec("))
+    annotate_once("{\"uncovered\": " + json_quote("Transformer Engine's user buffers: " + kernel.name) + "}");
+  return false;
+}
+
+void offered_memory() {
+  const std::lock_guard lock(state().mutex);
+  state().since_offered = 0;
+}
+
+void opened_memory(const void* first, std::size_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  State& self = state();
+  self.opened.push_back({static_cast<const std::byte*>(first), bytes, self.since_offered});
+  self.others = std::max(self.others, ++self.since_offered);
+}
+
+}  // namespace maya::nccl

@@ -232,14 +232,16 @@ def _record(mapped: Mapped, inputs: Inputs) -> Recorded:
     return kept if isinstance(kept, Unjudged) else Recording.of(kept)
 
 
-def _judge(row: Row, mapped: Mapped, inputs: Inputs, script: ScriptTimes | None) -> Predicted:
+def _judge(row: Row, mapped: Mapped, inputs: Inputs, times: ScriptTimes | None) -> Predicted:
     from maya.predict import judge_trace
 
     try:
         kept = TraceStore(inputs.traces).read(mapped, inputs.examples)
-        assert isinstance(kept, JobTrace), "recorded before"
+        if not isinstance(kept, JobTrace):
+            script = inputs.examples / mapped.script
+            return _line(row, NOT_RUN, None, f"{script} has changed since it was recorded: run again"), {}
         trace = mapped.as_measured(kept)
-        prediction = judge_trace(trace, mapped.cluster, what_if=mapped.software, script=script).prediction
+        prediction = judge_trace(trace, mapped.cluster, what_if=mapped.software, script=times).prediction
     except MayaError as error:
         return _line(row, "FAILED", None, str(error)), {}
     line = _line(row, prediction.verdict, prediction.iteration_time_s, prediction.message)

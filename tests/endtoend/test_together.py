@@ -128,3 +128,16 @@ def test_rows_of_a_source_are_judged_together(tmp_path: Path, examples: Path) ->
     )  # fmt: skip
     assert not again
     assert resumed.set_index("id")["predicted_iteration_time_s"]["small-2"] == times["small-2"]
+
+
+def test_a_script_that_changes_while_it_is_recorded_is_not_judged(tmp_path: Path, examples: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text("\n".join(ROWS.splitlines()[:2]))
+
+    def edit(*_: object) -> None:
+        with (examples / "fsdp/train.py").open("a") as script:
+            script.write("\n")
+
+    lines = validate(table, examples, tmp_path / "out.csv", traces=tmp_path / "traces", recording=edit)
+    assert lines["verdict"].tolist() == ["NOT RUN"]
+    assert "fsdp/train.py has changed since it was recorded: run again" in lines["reason"][0]

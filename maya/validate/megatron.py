@@ -112,8 +112,8 @@ def _words(value: Any) -> Any:
 
 
 UNMAPPED_FLAGS = {
-    "--tp-comm-overlap": (
-        "tensor parallelism through Transformer Engine's user buffers: the example has none"
+    "--tp-comm-overlap-cfg": (
+        "user buffers by a configuration of the test's own: the example has Transformer Engine's"
     ),
     "--use-transformer-engine-op-fuser": (
         "Transformer Engine's fused operations for experts: megatron-core 0.16.1 fuses dense layers alone"

@@ -63,6 +63,7 @@ Status run_gemm(const CublasHandle* handle, const Shape& shape, const Types& typ
   gemm.transpose_a = shape.op_a != Operation::kNone;
   gemm.transpose_b = shape.op_b != Operation::kNone;
   const Status status = check_arguments(gemm, shape.op_a, shape.op_b, ld, output);
+  gemm.multiprocessors = multiprocessors_left(handle->sm_count_target);
   if (status == Status::kSuccess) record_gemm(gemm, output, handle->stream);
   return status;
 }

@@ -102,6 +102,7 @@ Status plan(const MatmulDescriptor& matmul, const MatrixLayout& a_layout, const 
   gemm.compute = matmul.compute;
   gemm.epilogue = matmul.epilogue;
   gemm.library = Library::kCublasLt;
+  gemm.multiprocessors = multiprocessors_left(matmul.sm_count_target);
   const auto known = [](DataType type) { return !dtype_name(type).empty(); };
   return known(gemm.a) && known(gemm.b) && known(gemm.c) ? Status::kSuccess : Status::kNotSupported;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/process.h"
 #include "core/recorder.h"
 #include "core/stream.h"
 #include "values/values.h"
@@ -53,6 +54,7 @@ std::string describe(const Gemm& gemm) {
       << std::boolalpha << R"(,"transpose_a":)" << (gemm.transpose_a != 0) << R"(,"transpose_b":)"
       << (gemm.transpose_b != 0) << R"(,"epilogue":)" << quote(epilogue_name(gemm.epilogue)) << R"(,"library":)"
       << quote(library_name(gemm.library));
+  if (gemm.multiprocessors != 0) out << R"(,"multiprocessors":)" << gemm.multiprocessors;
   return out.str();
 }
 
@@ -66,6 +68,10 @@ void assume_scores(const Gemm& gemm, const Output& output) {
 }
 
 }  // namespace
+
+std::uint32_t multiprocessors_left(std::int32_t target) {
+  return target > 0 && target < rank_config().multiprocessors ? static_cast<std::uint32_t>(target) : 0;
+}
 
 void record_gemm(const Gemm& gemm, const Output& output, void* stream, bool blocking) {
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return;

@@ -20,8 +20,13 @@ struct Gemm {
   std::uint32_t transpose_a = 0, transpose_b = 0;
   std::uint32_t epilogue = 1;  // cublasLtEpilogue_t; 1: none
   Library library = Library::kCublas;
+  std::uint32_t multiprocessors = 0;  // that the caller leaves it; 0: all
+  std::uint32_t unused = 0;
 };
-static_assert(sizeof(Gemm) == 72);
+static_assert(sizeof(Gemm) == 80);
+
+// What a caller's target for the count of multiprocessors leaves a product; 0: all.
+std::uint32_t multiprocessors_left(std::int32_t target);
 
 // Records `gemm` on `stream`; its output then reads zero, for nobody computes it. `blocking`: the call
 // returns only when the result is there. Empty products launch nothing, as in the libraries.

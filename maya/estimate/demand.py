@@ -29,7 +29,8 @@ def demand(operation: Operation, seconds: float, flops: float, device: Device) -
             moved = (
                 rates.moved_bytes(operation.m, operation.n, operation.k, operation.batch) / rates.bandwidth
             )
-            return min(max(flops / rates.peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, 1.0)
+            left = (operation.multiprocessors or device.multiprocessors) / device.multiprocessors
+            return min(max(flops / rates.peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, left, 1.0)
         case Convolution():
             return 1.0
         case Lapack():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -158,7 +158,23 @@ class GemmEstimator:
     def estimate(self, gemm: Gemm) -> tuple[float, Provenance]:
         """Seconds: the measured entry, else the model of that device, else one borrowed from the nearest.
 
-        Of aligned rows: what those of others cost at least, `narrow_seconds` says."""
+        Of aligned rows: what those of others cost at least, `narrow_seconds` says. On fewer multiprocessors than there
+        are a product takes as much longer as the model says."""
+        seconds, provenance = self._on_all(gemm)
+        if not 0 < gemm.multiprocessors < self._device.multiprocessors:
+            return seconds, provenance
+        model_only = Provenance.LEARNED if provenance == Provenance.PROFILED else provenance
+        return seconds * self._slower(gemm), model_only
+
+    def _slower(self, gemm: Gemm) -> float:
+        dtype = math_dtype(gemm, self._device)
+        model, rates = tile_model(fit_for("gemm", self._device, dtype)), Rates.of(self._device, dtype)
+        left = gemm.multiprocessors / rates.multiprocessors
+        fewer = replace(rates, multiprocessors=gemm.multiprocessors, peak=rates.peak * left)
+        sizes = [np.asarray(float(size)) for size in (gemm.n, gemm.m, gemm.k, gemm.batch)]
+        return float(tile_seconds(model, fewer, *sizes) / tile_seconds(model, rates, *sizes))
+
+    def _on_all(self, gemm: Gemm) -> tuple[float, Provenance]:
         device = self._device
         if min(gemm.m, gemm.n, gemm.k, gemm.batch) <= 0:
             return device.launch_latency_s, Provenance.ROOFLINE

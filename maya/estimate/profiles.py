@@ -66,6 +66,8 @@ def identity(operation: Operation) -> str:
     if fields["kind"] in ("gemm", "convolution", "lapack"):
         del fields["operator"]
     fields.pop("work", None)
+    if not fields.get("multiprocessors"):
+        fields.pop("multiprocessors", None)
     return json.dumps(fields, sort_keys=True)
 
 

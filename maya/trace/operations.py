@@ -146,6 +146,7 @@ def _gemm(line: dict[str, Any], operator: Operator) -> Gemm:
         transpose_a=bool(line.get("transpose_a", False)),
         transpose_b=bool(line.get("transpose_b", False)),
         epilogue=str(line.get("epilogue", "")),
+        multiprocessors=int(line.get("multiprocessors", 0)),
         operator=operator,
     )
 

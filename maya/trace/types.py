@@ -66,6 +66,7 @@ class Gemm:
     transpose_a: bool = False
     transpose_b: bool = False
     epilogue: str = ""
+    multiprocessors: int = 0  # that its caller leaves it; 0: all
     operator: Operator = Operator()
 
 

@@ -70,6 +70,20 @@ def test_addmm_carries_the_bias_in_its_epilogue_or_beta(emulate: Callable[..., A
     assert (gemm["library"], gemm["epilogue"]) in {("cublaslt", "bias"), ("cublas", "")}
 
 
+def test_a_product_is_left_as_many_multiprocessors_as_its_caller_says(emulate: Callable[..., Any]) -> None:
+    run = emulate(
+        """
+        import torch
+        x = torch.randn(256, 768, device="cuda").to(torch.float8_e4m3fn)
+        one = torch.ones((), device="cuda")
+        for carveout in (None, 16):
+            torch._C._set_sm_carveout_experimental(carveout)
+            torch._scaled_mm(x, x.T, one, one, out_dtype=torch.bfloat16)
+        """
+    )
+    assert [gemm.get("multiprocessors") for gemm in run.launched("gemm")] == [None, 132 - 16]
+
+
 def test_autocast_multiplies_in_bf16(emulate: Callable[..., Any]) -> None:
     run = emulate(
         """

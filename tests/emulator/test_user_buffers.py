@@ -52,7 +52,7 @@ launch(gathers, 16, 1024, *numbers(0, 0, 0, 0, 2, 0, 256), none, *numbers(0), ct
     assert exchanged(run) == [("reduce_scatter", 4 * 1024 * 16, -1), ("all_gather", 2 * 256 * 16, -1)]
     assert [it.members for it in run.trace.communicators.values()] == [(0, 1, 2, 3), (0, 2)]
     assert not [it for it in run.launched("kernel") if "userbuffers" in it["kernel"]]
-    assert any("products beside them have all multiprocessors" in told for told in run.trace.remarks)
+    assert any("at the rates of NCCL" in told for told in run.trace.remarks)
 
 
 def test_kernels_that_push_are_transfers_to_the_peer_in_whose_memory_they_raise_a_flag(

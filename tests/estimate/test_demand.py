@@ -1,5 +1,7 @@
 """What an operation leaves of a device while it runs alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from maya.clusters import load
@@ -21,6 +23,11 @@ def test_large_work_takes_the_device_and_small_work_leaves_it():
     assert large == 1.0
     assert skinny > 0.8 and long > 0.9
     assert small < 0.1 and short < 0.1 and fill < 0.1
+
+
+def test_a_product_leaves_the_multiprocessors_that_its_caller_has_it_leave():
+    (demand,) = Estimator(load("dgx-h100")).estimate([replace(LARGE, multiprocessors=116)]).demand
+    assert demand == pytest.approx(116 / 132)
 
 
 def test_copies_out_of_the_device_have_their_own_engines():

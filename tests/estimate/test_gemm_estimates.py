@@ -1,5 +1,7 @@
 """Matrix products: measured entries first, then the fitted model, then a borrowed one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -32,6 +34,22 @@ def test_a_small_product_in_fp32_is_not_charged_its_launch(
     """Measured on a V100 by DeepBench, on the device; the fit rests on times of the host's clock."""
     product = Gemm(features, tokens, k, dtype="fp32")
     assert estimate("dgx-v100", product).seconds[0] < 2.5e-6 * microseconds
+
+
+@pytest.mark.parametrize(
+    ("product", "least", "most"),
+    [
+        (linear(8192, 8192, 8192), 1.10, 1.16),  # 132 / 116 = 1.14
+        (linear(16, 8192, 8192), 1.0, 1.01),  # as long as its weights take to be read
+    ],
+)
+def test_a_product_is_slower_on_the_multiprocessors_that_it_is_left(
+    product: Gemm, least: float, most: float
+) -> None:
+    times = estimate("dgx-h100", product, *(replace(product, multiprocessors=n) for n in (116, 132, 300)))
+    alone, left, all_of_them, more = times.seconds
+    assert least <= left / alone <= most
+    assert alone == all_of_them == more
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from maya.clusters import load
 from maya.estimate import Estimator
-from maya.estimate.profiles import KEPT, Entry, ProfileError, Profiles, identity
+from maya.estimate.profiles import KEPT, Entry, ProfileError, Profiles, identity, operation_of
 from maya.estimate.types import Provenance
 from maya.trace.types import Gemm, Kernel, Memcpy, Operator
 
@@ -54,6 +55,8 @@ def test_environment_names_the_database(tmp_path: Path, monkeypatch: pytest.Monk
 def test_matrix_product_is_the_same_in_every_operator() -> None:
     inside = Gemm(m=8, n=8, k=8, operator=Operator("aten::addmm", ((8,), (8, 8), (8, 8))))
     assert identity(inside) == identity(Gemm(m=8, n=8, k=8))
+    assert "multiprocessors" not in identity(inside)  # as databases of before have it
+    assert operation_of(identity(replace(inside, multiprocessors=116))).multiprocessors == 116
     assert identity(Memcpy("h2d", 4)) != identity(Memcpy("d2h", 4))
     assert identity(Kernel("k", (1, 1, 1), (1, 1, 1))) != identity(Kernel("k", (2, 1, 1), (1, 1, 1)))
 

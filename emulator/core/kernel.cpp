@@ -89,6 +89,7 @@ KernelInfo* find_registered(Kernels& self, const void* function_or_handle) {
     kernel->elementwise = elementwise_shape(name);
     kernel->tensor_lists = tensor_list_type_of_kernel(name);
     kernel->parameters = parameter_shape(name);
+    kernel->user_buffers = name.find(kUserBuffers) != std::string::npos;
     kernel->name = std::move(name);
   }
   self.recent_at(function_or_handle).store(kernel, std::memory_order_release);

@@ -26,12 +26,15 @@ struct KernelInfo {
   ElementwiseShape elementwise;  // what its name says of its traffic
   TensorListType tensor_lists;
   ParameterShape parameters;
+  bool user_buffers = false;  // of Transformer Engine's, by its name (nccl/user_buffers.h)
   // cudaFuncAttributes, cuFuncSetAttribute.
   int max_dynamic_shared_bytes = 49152;
   int static_shared_bytes = 0;
   int registers = 32;
   int max_threads_per_block = 1024;
 };
+
+inline constexpr std::string_view kUserBuffers = "userbuffers_";  // how their kernels' names go on behind a k, or begin
 
 // Notes a kernel and its host stub (nullptr: a loaded module's). Never freed: handles stay good.
 KernelInfo* register_kernel(std::string mangled, const void* host_function);

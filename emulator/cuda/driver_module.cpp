@@ -264,9 +264,8 @@ std::optional<PtxKernel::Moved> moved_by(Function& function, Function::Outcomes&
   if (const auto* known = find_outcome(outcomes.moved, launch)) return *known;
   // A kernel whose integers change with every launch is not worth running again for each.
   constexpr int kMostRuns = 256, kMostInVain = 16, kMostOfAShape = 32;
-  const bool all_alike = std::ranges::all_of(
-      outcomes.moved, [&](const PtxKernel::Moved& other) { return alike(other, outcomes.moved.front()); });
-  if (outcomes.moved.size() >= kMostOfAShape && all_alike) {
+  const auto like_the_first = [&](const PtxKernel::Moved& other) { return alike(other, outcomes.moved.front()); };
+  if (outcomes.moved.size() >= kMostOfAShape && std::ranges::all_of(outcomes.moved, like_the_first)) {
     PtxKernel::Moved moved = outcomes.moved.front();
     moved.written = function.ptx->may_write(launch.arguments);
     return moved;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -63,32 +64,24 @@ Node this_node() {
 std::optional<int> owner(const Node& node, const void* address) {
   const auto* const at = static_cast<const std::byte*>(address);
   const std::lock_guard lock(state().mutex);
-  for (const Opened& memory : state().opened)
+  for (const Opened& memory : state().opened | std::views::reverse)  // what was closed may lie there, too
     if (at >= memory.first && at < memory.first + memory.bytes) return node.place_of(memory.place);
   return std::nullopt;
 }
 
-// userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<4>(op, flagoffset, firstrank, myrank, gpustep, mylineoffset, totallines,
-// ..)
+// userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<4>(op, flagoffset, firstrank, myrank, gpustep, mylineoffset, lines, ..)
+// and the like: lines of a rank's part.
 bool collective(std::string_view kernel, void** arguments, void* stream) {
   const auto has = [&](std::string_view kind) { return kernel.find(kind) != std::string_view::npos; };
-  const std::size_t bracket = kernel.find('<');
-  if (bracket == std::string_view::npos) return false;
-  const int ranks = std::atoi(kernel.data() + bracket + 1);
+  const std::size_t ranks_at = kernel.find('<');
+  if (has("atomic") || !(has("_rs") || has("_ag")) || ranks_at == std::string_view::npos) return false;
+  const int ranks = std::atoi(kernel.data() + ranks_at + 1);
   const int first = argument<int>(arguments, 2), mine = argument<int>(arguments, 3), step = argument<int>(arguments, 4);
-  const auto lines = static_cast<std::size_t>(argument<int>(arguments, 6));
   const Node node{0, mine * step + first};
-  Operation call{.collective = has("_rs")   ? Collective::kReduceScatter
-                               : has("_ag") ? Collective::kAllGather
-                                            : Collective::kAllReduce,
-                 .count = lines * kLine,
-                 .type = DataType::kUint8,
+  Operation call{.collective = has("_rs") ? Collective::kReduceScatter : Collective::kAllGather,
+                 .type = has("_rs") && !has("_fp8") ? DataType::kBfloat16 : DataType::kUint8,
                  .stream = stream};
-  if (call.collective != Collective::kAllGather) {
-    call.type = has("_fp8") ? DataType::kUint8 : DataType::kBfloat16;
-    call.count = lines * kLine / element_bytes(call.type);
-  }
-  if (call.collective == Collective::kAllReduce) call.count *= static_cast<std::size_t>(ranks);
+  call.count = static_cast<std::size_t>(argument<int>(arguments, 6)) * kLine / element_bytes(call.type);
   record_exchange(node.members(first, step, ranks), mine, call);
   return true;
 }
@@ -99,46 +92,41 @@ void transfer(const Node& node, Collective direction, int peer, void* stream) {
       {.collective = direction, .count = kSignal, .type = DataType::kUint8, .peer = peer, .stream = stream});
 }
 
-// What the copy engines have not brought there before: kuserbuffers_pushsend(send_id, flagptr, srcptr, dstptr, lines,
-// ..)
-std::optional<int> push(const Node& node, void** arguments, void* stream) {
+// kuserbuffers_pushsend(send_id, flagptr, srcptr, dstptr, lines, ..), whose lines the copy engines have not brought
+// there.
+bool push(const Node& node, void** arguments, void* stream) {
   const auto peer = owner(node, argument<void*>(arguments, 1));
+  if (!peer) return false;
   const auto bytes = static_cast<std::size_t>(argument<int>(arguments, 4)) * kLine;
-  if (peer && bytes > 0)
-    copy(argument<void*>(arguments, 3), argument<void*>(arguments, 2), bytes, find_stream(stream), false);
-  return peer;
+  if (bytes > 0) copy(argument<void*>(arguments, 3), argument<void*>(arguments, 2), bytes, find_stream(stream), false);
+  transfer(node, Collective::kSend, *peer, stream);
+  return true;
+}
+
+bool exchange(std::string_view kernel, void** arguments, void* stream) {
+  const Node node = this_node();
+  if (kernel.starts_with("userbuffers_fp16_sum_inplace_gpu_")) return collective(kernel, arguments, stream);
+  if (kernel.starts_with("userbuffers_pushsend(")) return push(node, arguments, stream);
+  if (kernel.starts_with("userbuffers_pushrecv(")) {
+    transfer(node, Collective::kRecv, argument<int>(arguments, 3), stream);
+    return true;
+  }
+  if (!kernel.starts_with("userbuffers_pushsendrecv(")) return false;
+  group_start();
+  const bool sent = push(node, arguments, stream);
+  if (sent) transfer(node, Collective::kRecv, argument<int>(arguments, 12), stream);
+  return group_end() == Result::kSuccess && sent;
 }
 
 }  // namespace
 
 bool launch_exchange(const KernelInfo& kernel, void** arguments, void* stream) {
-  const std::string_view name = kernel.name;
-  const std::size_t at = name.find("userbuffers_");
-  if (at == std::string_view::npos || arguments == nullptr) return false;
+  if (!kernel.user_buffers || arguments == nullptr) return false;
+  const std::string_view name = std::string_view(kernel.name).substr(kernel.name.find(kUserBuffers));
+  if (name.starts_with("userbuffers_inc(") || name.starts_with("userbuffers_dec(")) return false;
   note_once("Transformer Engine's user buffers exchange at the rates of NCCL's collectives: theirs were not measured");
-  const Node node = this_node();
-  const auto is = [&](std::string_view wanted) { return name.substr(at).starts_with(wanted); };
-  if (is("userbuffers_fp16_sum_inplace_gpu_") && name.find("atomic") == std::string_view::npos)
-    return collective(name, arguments, stream);
-  if (is("userbuffers_pushsend(")) {
-    const auto peer = push(node, arguments, stream);
-    if (peer) transfer(node, Collective::kSend, *peer, stream);
-    return peer.has_value();
-  }
-  if (is("userbuffers_pushrecv(")) {
-    transfer(node, Collective::kRecv, argument<int>(arguments, 3), stream);
-    return true;
-  }
-  if (is("userbuffers_pushsendrecv(")) {
-    const auto peer = push(node, arguments, stream);
-    if (!peer) return false;
-    group_start();
-    transfer(node, Collective::kSend, *peer, stream);
-    transfer(node, Collective::kRecv, argument<int>(arguments, 12), stream);
-    return group_end() == Result::kSuccess;
-  }
-  if (!is("userbuffers_inc(") && !is("userbuffers_dec("))
-    annotate_once("{\"uncovered\": " + json_quote("Transformer Engine's user buffers: " + kernel.name) + "}");
+  if (exchange(name, arguments, stream)) return true;
+  annotate_once("{\"uncovered\": " + json_quote("Transformer Engine's user buffers: " + kernel.name) + "}");
   return false;
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from maya.trace.types import RecordKind
 from tests.emulator.test_kernel_parameters import LAUNCH
 
@@ -82,13 +84,28 @@ launch(both, 1, 1, *push(1, 0), *numbers(1, 3), none, none, *numbers(1), ctypes.
     assert together[3] == together[4] > 0 and not together[:3].any()
 
 
-def test_a_kernel_of_theirs_that_is_not_known_is_told(emulate: Callable[..., Any]) -> None:
-    run = emulate(
-        NODE
-        + """
-atomic = b"_Z32kuserbuffers_pushsendrecv_atomicPiS_P4int4S1_iiiS_S_iPvmiiS_S_"
-launch(atomic, 1, 1, *[none] * 16)
-""",
-        world=4,
-    )
-    assert any("user buffers: kuserbuffers_pushsendrecv_atomic" in told for told in run.trace.uncovered)
+@pytest.mark.parametrize(
+    ("kernel", "arguments"),
+    [
+        ("_Z32kuserbuffers_pushsendrecv_atomicPiS_P4int4S1_iiiS_S_iPvmiiS_S_", "*[none] * 16"),
+        (
+            "_Z38userbuffers_fp16_sum_inplace_gpu_rwILi4EEviiiiiiiPPvim",
+            "*numbers(*range(7)), none, none, none",
+        ),
+        (
+            "_Z21kuserbuffers_pushsendPiS_P4int4S1_i",
+            "none, none, none, none, *numbers(0)",
+        ),  # to nobody's memory
+    ],
+)
+def test_a_kernel_of_theirs_that_is_not_known_is_told(
+    emulate: Callable[..., Any], kernel: str, arguments: str
+) -> None:
+    run = emulate(f"{NODE}\nlaunch({kernel.encode()!r}, 1, 1, {arguments})", world=4)
+    assert exchanged(run) == []
+    assert [told for told in run.trace.uncovered if "Transformer Engine's user buffers" in told]
+
+
+def test_a_counter_of_theirs_exchanges_nothing(emulate: Callable[..., Any]) -> None:
+    run = emulate(f"{NODE}\nlaunch(b'_Z16kuserbuffers_incPi', 1, 1, none)", world=4)
+    assert exchanged(run) == [] and not any("user buffers" in told for told in run.trace.uncovered)

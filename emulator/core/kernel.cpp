@@ -124,10 +124,10 @@ KernelInfo* register_kernel(std::string mangled, const void* host_function) {
   return &kernel;
 }
 
-bool alike(const KernelWork& a, const KernelWork& b, double share) {
-  return std::ranges::all_of(kMembersOfWork, [&](double KernelWork::* member) {
-    return std::abs(a.*member - b.*member) <= share * std::max(a.*member, b.*member);
-  });
+bool alike(double a, double b) { return std::abs(a - b) <= 0.1 * std::max(a, b); }
+
+bool alike(const KernelWork& a, const KernelWork& b) {
+  return std::ranges::all_of(kMembersOfWork, [&](double KernelWork::* member) { return alike(a.*member, b.*member); });
 }
 
 KernelWork& KernelWork::operator+=(const KernelWork& other) {

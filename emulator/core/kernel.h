@@ -55,8 +55,9 @@ struct KernelWork {
 inline constexpr std::array kMembersOfWork{&KernelWork::instructions, &KernelWork::doubles, &KernelWork::specials,
                                            &KernelWork::lines, &KernelWork::products};
 
-// Each member of one is within `share`, as 0.1, of the other's.
-bool alike(const KernelWork& a, const KernelWork& b, double share);
+// Within a tenth of each other; of work, member by member.
+bool alike(double a, double b);
+bool alike(const KernelWork& a, const KernelWork& b);
 
 // One launch: interns the operation, records it and lets small values compute. `bytes`: what it reads and writes where
 // the caller can tell; 0: as far as the kernel's name tells. `work`: likewise; none: not known.

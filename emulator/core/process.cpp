@@ -1,5 +1,6 @@
 #include "core/process.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -28,6 +29,11 @@ namespace maya {
 Process& process() {
   static Process* const instance = new Process;  // outlives threads that still call in at exit
   return *instance;
+}
+
+std::string_view library_of(const void* address) {
+  Dl_info info;
+  return dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : std::string_view();
 }
 
 const RankConfig& rank_config() { return process().config; }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "core/trace_format.h"
 
@@ -24,6 +25,9 @@ struct RankConfig {
   int max_threads_per_multiprocessor = 2048;
   int driver_version = 13000;  // CUDA version the driver reports
 };
+
+// Path of the library in which code or data lie, as a C string, too; empty: in none.
+std::string_view library_of(const void* address);
 
 const RankConfig& rank_config();
 

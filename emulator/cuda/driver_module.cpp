@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -253,9 +252,7 @@ Function::Outcomes* outcomes_of(Function* function, const PtxLaunch& launch) {
 
 // What follows from data differs from launch to launch; by so little, it is the same operation.
 bool alike(const PtxKernel::Moved& a, const PtxKernel::Moved& b) {
-  constexpr double kShare = 0.1;
-  const auto bytes_a = static_cast<double>(a.bytes), bytes_b = static_cast<double>(b.bytes);
-  return std::abs(bytes_a - bytes_b) <= kShare * std::max(bytes_a, bytes_b) && maya::alike(a.work, b.work, kShare);
+  return maya::alike(static_cast<double>(a.bytes), static_cast<double>(b.bytes)) && maya::alike(a.work, b.work);
 }
 
 // What the launch moves through global memory, found once per shape and contents.

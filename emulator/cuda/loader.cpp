@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "abi/stubs.h"
+#include "core/process.h"
 
 namespace {
 
@@ -38,10 +39,8 @@ std::string_view base_name(const char* path) {
 }
 
 bool in_nvidia_library(const void* address) {
-  Dl_info info;
-  if (dladdr(address, &info) == 0) return false;
   constexpr std::array<std::string_view, 4> kPrefixes{"libcu", "libnv", "libnccl", "libnvidia"};
-  const std::string_view name = base_name(info.dli_fname);
+  const std::string_view name = base_name(maya::library_of(address).data());
   for (const std::string_view prefix : kPrefixes) {
     if (name.starts_with(prefix)) return true;
   }

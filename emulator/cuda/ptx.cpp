@@ -113,7 +113,7 @@ struct Samples {
   void stand_for(std::uint64_t blocks, const KernelWork& average) {
     const double more = static_cast<double>(blocks) / interior_blocks;
     const KernelWork sampled = representatives * (1.0 / interior_blocks);
-    const KernelWork& each = alike(average, sampled, 0.1) ? sampled : average;
+    const KernelWork& each = alike(average, sampled) ? sampled : average;
     interior = in_proportion(interior * more, each, sampled);
     const double lines = in_proportion({0, 0, 0, more}, each, sampled).lines;
     for (auto& [where, bytes] : reached) bytes.interior *= lines;

@@ -1,5 +1,4 @@
 // Memory: device, pinned, managed, pools, copies, fills, symbols, inter-process handles.
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,9 +24,7 @@ namespace {
 
 // Whose kernels are recorded by what they exchange (nccl/user_buffers.h).
 bool in_transformer_engine(const void* code) {
-  Dl_info info;
-  return dladdr(code, &info) != 0 &&
-         std::string_view(info.dli_fname).find("transformer_engine") != std::string_view::npos;
+  return library_of(code).find("transformer_engine") != std::string_view::npos;
 }
 
 int allocate_into(void** pointer, std::size_t bytes, MemoryKind kind) {
@@ -411,7 +408,7 @@ int cudaIpcOpenMemHandle(void** pointer, IpcHandle handle, unsigned) {
   *pointer = reserve_address(memory.bytes);
   if (!*pointer) return result(cudaErrorMemoryAllocation);
   add_range(*pointer, memory.bytes, MemoryKind::kDevice, memory.device);
-  nccl::opened_memory(*pointer, memory.bytes);
+  nccl::opened_memory(*pointer);
   if (!in_transformer_engine(__builtin_return_address(0)))
     annotate("{\"uncovered\": \"cudaIpcOpenMemHandle: values written to memory shared between ranks do not arrive\"}");
   return cudaSuccess;

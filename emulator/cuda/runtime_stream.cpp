@@ -1,8 +1,8 @@
 // Streams, events and host functions.
-#include <dlfcn.h>
 
 #include <string_view>
 
+#include "core/process.h"
 #include "core/recorder.h"
 #include "core/stream.h"
 #include "cuda/runtime_error.h"
@@ -26,10 +26,7 @@ int with_event(void* handle, Function&& function) {
 }
 
 // PyTorch times buckets of DDP for statistics of its own. What scripts ask for comes by way of libtorch_python.
-bool in_pytorch(const void* address) {
-  Dl_info info;
-  return dladdr(address, &info) != 0 && std::string_view(info.dli_fname).ends_with("/libtorch_cuda.so");
-}
+bool in_pytorch(const void* address) { return library_of(address).ends_with("/libtorch_cuda.so"); }
 
 constexpr std::string_view kTimings =
     "cudaEventElapsedTime answers 1 ms for each device operation between two events: the script's own timings are not "

@@ -62,8 +62,8 @@ Status run_gemm(const CublasHandle* handle, const Shape& shape, const Types& typ
   gemm.compute = apply_math_mode(*handle, types.compute);
   gemm.transpose_a = shape.op_a != Operation::kNone;
   gemm.transpose_b = shape.op_b != Operation::kNone;
-  const Status status = check_arguments(gemm, shape.op_a, shape.op_b, ld, output);
   gemm.multiprocessors = multiprocessors_left(handle->sm_count_target);
+  const Status status = check_arguments(gemm, shape.op_a, shape.op_b, ld, output);
   if (status == Status::kSuccess) record_gemm(gemm, output, handle->stream);
   return status;
 }

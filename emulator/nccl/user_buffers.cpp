@@ -5,10 +5,11 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
-#include <ranges>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include "core/memory.h"
 #include "core/process.h"
 #include "core/recorder.h"
 #include "core/stream.h"
@@ -21,15 +22,9 @@ namespace {
 constexpr std::size_t kLine = 16;   // bytes of an int4, in which the kernels count
 constexpr std::size_t kSignal = 4;  // what tells a peer that its data have come
 
-struct Opened {
-  const std::byte* first;
-  std::size_t bytes;
-  int place;  // among the node's other ranks
-};
-
 struct State {
-  std::mutex mutex;  // guards what follows
-  std::vector<Opened> opened;
+  std::mutex mutex;                                // guards what follows
+  std::unordered_map<std::uintptr_t, int> opened;  // where it begins, its place among the node's other ranks
   int since_offered = 0, others = 0;
 };
 
@@ -43,16 +38,16 @@ Value argument(void** arguments, int index) {
   return *static_cast<const Value*>(arguments[index]);
 }
 
+// `count` ranks of the node in which this one has a place.
+std::vector<int> members(int place, int first, int step, int count) {
+  std::vector<int> ranks;
+  for (int i = 0; i < count; ++i) ranks.push_back(rank_config().rank - place + first + i * step);
+  return ranks;
+}
+
 // The node's ranks that share memory: as many as opened each other's, and neighbours.
 struct Node {
   int size, place;  // of this rank
-
-  std::vector<int> members(int first, int step, int count) const {
-    std::vector<int> ranks;
-    for (int i = 0; i < count; ++i) ranks.push_back(rank_config().rank - place + first + i * step);
-    return ranks;
-  }
-  int place_of(int other) const { return other < place ? other : other + 1; }
 };
 
 Node this_node() {
@@ -60,13 +55,13 @@ Node this_node() {
   return {size, rank_config().rank % size};
 }
 
-// The other rank in whose memory an address lies.
+// The place of the other rank in whose memory an address lies.
 std::optional<int> owner(const Node& node, const void* address) {
-  const auto* const at = static_cast<const std::byte*>(address);
+  const auto memory = find_allocation(address);
   const std::lock_guard lock(state().mutex);
-  for (const Opened& memory : state().opened | std::views::reverse)  // what was closed may lie there, too
-    if (at >= memory.first && at < memory.first + memory.bytes) return node.place_of(memory.place);
-  return std::nullopt;
+  const auto opened = memory ? state().opened.find(memory->base) : state().opened.end();
+  if (opened == state().opened.end()) return std::nullopt;
+  return opened->second < node.place ? opened->second : opened->second + 1;
 }
 
 // userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<4>(op, flagoffset, firstrank, myrank, gpustep, mylineoffset, lines, ..)
@@ -77,18 +72,17 @@ bool collective(std::string_view kernel, void** arguments, void* stream) {
   if (has("atomic") || !(has("_rs") || has("_ag")) || ranks_at == std::string_view::npos) return false;
   const int ranks = std::atoi(kernel.data() + ranks_at + 1);
   const int first = argument<int>(arguments, 2), mine = argument<int>(arguments, 3), step = argument<int>(arguments, 4);
-  const Node node{0, mine * step + first};
   Operation call{.collective = has("_rs") ? Collective::kReduceScatter : Collective::kAllGather,
                  .type = has("_rs") && !has("_fp8") ? DataType::kBfloat16 : DataType::kUint8,
                  .stream = stream};
   call.count = static_cast<std::size_t>(argument<int>(arguments, 6)) * kLine / element_bytes(call.type);
-  record_exchange(node.members(first, step, ranks), mine, call);
+  record_exchange(members(mine * step + first, first, step, ranks), mine, call);
   return true;
 }
 
 void transfer(const Node& node, Collective direction, int peer, void* stream) {
   record_exchange(
-      node.members(0, 1, node.size), node.place,
+      members(node.place, 0, 1, node.size), node.place,
       {.collective = direction, .count = kSignal, .type = DataType::kUint8, .peer = peer, .stream = stream});
 }
 
@@ -135,10 +129,10 @@ void offered_memory() {
   state().since_offered = 0;
 }
 
-void opened_memory(const void* first, std::size_t bytes) {
+void opened_memory(const void* base) {
   const std::lock_guard lock(state().mutex);
   State& self = state();
-  self.opened.push_back({static_cast<const std::byte*>(first), bytes, self.since_offered});
+  self.opened[reinterpret_cast<std::uintptr_t>(base)] = self.since_offered;
   self.others = std::max(self.others, ++self.since_offered);
 }
 

@@ -2,8 +2,6 @@
 // of the others, beside the products that need it.
 #pragma once
 
-#include <cstddef>
-
 #include "core/kernel.h"
 
 namespace maya::nccl {
@@ -13,6 +11,6 @@ bool launch_exchange(const KernelInfo& kernel, void** arguments, void* stream);
 
 // A rank offers its own memory, and opens that of its node's other ranks in their order.
 void offered_memory();
-void opened_memory(const void* first, std::size_t bytes);
+void opened_memory(const void* base);
 
 }  // namespace maya::nccl

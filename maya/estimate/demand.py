@@ -29,8 +29,8 @@ def demand(operation: Operation, seconds: float, flops: float, device: Device) -
             moved = (
                 rates.moved_bytes(operation.m, operation.n, operation.k, operation.batch) / rates.bandwidth
             )
-            left = (operation.multiprocessors or device.multiprocessors) / device.multiprocessors
-            return min(max(flops / rates.peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds, left, 1.0)
+            busy = max(flops / rates.peak / _FULL_RATE, moved / _FULL_BANDWIDTH) / seconds
+            return min(busy, gemm.share_left(operation, device))
         case Convolution():
             return 1.0
         case Lapack():

@@ -98,6 +98,11 @@ def math_dtype(gemm: Gemm, device: Device) -> str:
     return dtype
 
 
+def share_left(gemm: Gemm, device: Device) -> float:
+    """Of the device's multiprocessors, what its caller leaves the product."""
+    return min((gemm.multiprocessors or device.multiprocessors) / device.multiprocessors, 1.0)
+
+
 def aligned(gemm: Gemm) -> bool:
     """Whether the rows of all three matrices begin at multiples of 16 bytes, as far as sizes tell; of other types than
     the 16-bit ones it is not asked."""
@@ -161,15 +166,15 @@ class GemmEstimator:
         Of aligned rows: what those of others cost at least, `narrow_seconds` says. On fewer multiprocessors than there
         are a product takes as much longer as the model says."""
         seconds, provenance = self._on_all(gemm)
-        if not 0 < gemm.multiprocessors < self._device.multiprocessors:
+        left = share_left(gemm, self._device)
+        if left == 1:
             return seconds, provenance
         model_only = Provenance.LEARNED if provenance == Provenance.PROFILED else provenance
-        return seconds * self._slower(gemm), model_only
+        return seconds * self._slower(gemm, left), model_only
 
-    def _slower(self, gemm: Gemm) -> float:
+    def _slower(self, gemm: Gemm, left: float) -> float:
         dtype = math_dtype(gemm, self._device)
         model, rates = tile_model(fit_for("gemm", self._device, dtype)), Rates.of(self._device, dtype)
-        left = gemm.multiprocessors / rates.multiprocessors
         fewer = replace(rates, multiprocessors=gemm.multiprocessors, peak=rates.peak * left)
         sizes = [np.asarray(float(size)) for size in (gemm.n, gemm.m, gemm.k, gemm.batch)]
         return float(tile_seconds(model, fewer, *sizes) / tile_seconds(model, rates, *sizes))

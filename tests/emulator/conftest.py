@@ -20,6 +20,8 @@ from maya.launch.layout import rank_path
 from maya.trace.format import RawRank, read_rank
 from maya.trace.types import RecordKind
 
+sys.path.insert(0, str(Path(__file__).parent))  # for what tests of this room share
+
 # Begins the rank, runs the program, prints its `result` as the last line.
 FRAME = """
 import ctypes, json

@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Emulate = Callable[..., Any]
+from registered_kernels import LAUNCH
 
-# `launch(mangled name, grid, block, arguments)`, each argument a ctypes object.
-LAUNCH = """
-import ctypes
-runtime = ctypes.CDLL(None)
-class Dim3(ctypes.Structure):
-    _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
-stubs = []
-def launch(name, grid, block, *arguments):
-    stubs.append(ctypes.create_string_buffer(16))
-    none = ctypes.c_void_p()
-    runtime.__cudaRegisterFunction(none, stubs[-1], name, name, -1, none, none, none, none, none)
-    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-    shared, stream = ctypes.c_size_t(0), ctypes.c_void_p()
-    assert runtime.cudaLaunchKernel(stubs[-1], Dim3(grid, 1, 1), Dim3(block, 1, 1), pointers, shared, stream) == 0
-"""
+Emulate = Callable[..., Any]
 
 # Apex, csrc/multi_tensor_apply.cuh: chunk size, flag, {addresses[1][110], sizes[110], tensor of a block[320], chunk of
 # a block[320], first tensor}. Two tensors of 5 and 100,000 elements in chunks of 65,536.

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from registered_kernels import LAUNCH
 
 from maya.trace.types import RecordKind
-from tests.emulator.test_kernel_parameters import LAUNCH
 
 # Rank 0 of four, which open each other's memory: 1 MiB, and another.
 NODE = (
@@ -84,18 +84,17 @@ launch(both, 1, 1, *push(1, 0), *numbers(1, 3), none, none, *numbers(1), ctypes.
     assert together[3] == together[4] > 0 and not together[:3].any()
 
 
+ATOMIC = "_Z32kuserbuffers_pushsendrecv_atomicPiS_P4int4S1_iiiS_S_iPvmiiS_S_"
+SUM = "_Z38userbuffers_fp16_sum_inplace_gpu_rwILi4EEviiiiiiiPPvim"
+PUSH = "_Z21kuserbuffers_pushsendPiS_P4int4S1_i"
+
+
 @pytest.mark.parametrize(
     ("kernel", "arguments"),
     [
-        ("_Z32kuserbuffers_pushsendrecv_atomicPiS_P4int4S1_iiiS_S_iPvmiiS_S_", "*[none] * 16"),
-        (
-            "_Z38userbuffers_fp16_sum_inplace_gpu_rwILi4EEviiiiiiiPPvim",
-            "*numbers(*range(7)), none, none, none",
-        ),
-        (
-            "_Z21kuserbuffers_pushsendPiS_P4int4S1_i",
-            "none, none, none, none, *numbers(0)",
-        ),  # to nobody's memory
+        (ATOMIC, "*[none] * 16"),
+        (SUM, "*numbers(*range(7)), none, none, none"),
+        (PUSH, "none, none, none, none, *numbers(0)"),  # to nobody's memory
     ],
 )
 def test_a_kernel_of_theirs_that_is_not_known_is_told(

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROWS = Path(__file__).with_name(
-    "published.csv"
-)  # one of each source that the device, not its host, keeps waiting
+# One of each source that the device, not its host, keeps waiting.
+ROWS = Path(__file__).with_name("published.csv")
 
 
 def test_rows_of_the_page_are_predicted_as_it_says(maya, tmp_path):

@@ -4,9 +4,9 @@ The tables were measured in bursts of a few milliseconds. A product that keeps m
 power limit sustains runs at a lower clock f; dynamic power goes as f V^2, about f^3, so the work that draws
 share / sustainable times the limit slows down by the cube root of that. The sustainable share of the peak rate is a
 coefficient of the device and of how wide operands are, fitted on whole iterations of the fit share
-(scripts/fit/sustained); that of 8 bits holds what its software costs, too. A lower cap on its power
-lowers it by more than that: a clock near the voltage's least saves power in proportion, not by its cube. Its exponent
-is fitted likewise (scripts/fit/power_cap); 3 is a clock in proportion to the cap.
+(scripts/fit/sustained), unless the cluster file states it: short runs were measured to lose nothing. A lower cap on its
+power lowers it by more than that: a clock near the voltage's least saves power in proportion, not by its cube. Its
+exponent is fitted likewise (scripts/fit/power_cap); 3 is a clock in proportion to the cap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Shares:
     @classmethod
     def of(cls, device: Device) -> Shares:
         wide, narrow = (
-            float(fit_for("sustained", device, v).coefficients["sustainable_share"]) for v in ("", "fp8")
+            device.sustainable_share
+            or float(fit_for("sustained", device, v).coefficients["sustainable_share"])
+            for v in ("", "fp8")
         )
         shares = cls(wide, narrow)
         if device.power_w is None or device.power_cap_w is None:

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
+from maya.validate.nemo import nemo_precision, nemo_software, of_nemo, overlaps_tensor_parallelism
 from maya.validate.rows import Row
 
 
@@ -32,9 +33,15 @@ def megatron_environment(row: Row) -> dict[str, str]:
         # Without it models of more than 100 billion parameters hung ("dealing with JZ hanging on the large model" in
         # the chronicles, before all topologies that were timed; and in every training script).
         return {"CUDA_LAUNCH_BLOCKING": "1"}
+    if of_nemo(row):
+        return WITHOUT_MULTICAST if overlaps_tensor_parallelism(row) else {}
     if not _functional_test(row):
         return {}
     return {name: str(value) for name, value in _stated(row, "environment").items()}
+
+
+# Transformer Engine's user buffers: virtual devices have none (docs/limits.md).
+WITHOUT_MULTICAST = {"UB_SKIPMC": "1"}
 
 
 # Maya stops a run once its iterations repeat.
@@ -186,13 +193,13 @@ def _uneven_pipeline(row: Row) -> dict[str, Any]:
 def _precision(row: Row) -> dict[str, Any]:
     """Sources that state no precision (vTrain: parameters of two bytes in its simulator) trained in fp16."""
     stated = row.text("precision").lower()
+    if of_nemo(row):
+        return nemo_precision(row) | (FP8 if "fp8" in stated else {})
     if "fp8" in stated:
         return {"--bf16": True, "--grad-reduce-in-bf16": True} | FP8
     flags: dict[str, Any] = {"--bf16" if "bf16" in stated else "--fp16": True}
-    gradients_alike = _newer(row) or "InternEvo" in row.text(
-        "framework"
-    )  # HybridZeroOptimizer reduces them as they are
-    if "bf16" in stated and "fp32 grad" not in stated and gradients_alike:
+    # InternEvo's HybridZeroOptimizer reduces gradients as they are.
+    if "bf16" in stated and "fp32 grad" not in stated and "InternEvo" in row.text("framework"):
         flags["--grad-reduce-in-bf16"] = True
     return flags
 
@@ -208,21 +215,16 @@ FP8 = {
 }
 
 
-def _newer(row: Row) -> bool:
-    """NeMo on Megatron-Core: fused attention of cuDNN, gradients in bf16 (recipes of dgxc-benchmarking)."""
-    return "nemo" in row.text("framework").lower()
-
-
 def fuses_with_torchscript(row: Row) -> bool:
     """Megatron-LM and what descends from it, before PyTorch 2.2 (megatron/core/jit.py)."""
-    return not _newer(row) and not _functional_test(row)
+    return not of_nemo(row) and not _functional_test(row)
 
 
 def _software(row: Row) -> dict[str, Any]:
     """What the framework of that source fuses and waits for: flags of Megatron-LM."""
     framework = row.text("framework")
-    if _newer(row):
-        return {"--attention-backend": "fused", "--cross-entropy-loss-fusion": True}
+    if of_nemo(row):
+        return nemo_software(row)
     unfused = {"--no-gradient-accumulation-fusion": True}
     if "InternEvo" in framework:
         return unfused

@@ -119,7 +119,7 @@ def test_backward_layouts_are_learned_from_the_forward_neighbour() -> None:
 def test_a_device_without_measurements_borrows_and_says_so() -> None:
     base = load("dgx-h100")
     unknown = base.model_copy(update={"device": base.device.model_copy(update={"key": "h20_sxm"})})
-    answer = Estimator(unknown).estimate([linear(4096, 8192, 2048)])
+    answer = Estimator(unknown, sustainable=Shares(1.0, 1.0)).estimate([linear(4096, 8192, 2048)])
     assert answer.provenance[0] == Provenance.BORROWED
     assert answer.seconds[0] == pytest.approx(
         estimate("dgx-h100", linear(4096, 8192, 2048)).seconds[0], rel=0.2

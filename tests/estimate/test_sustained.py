@@ -38,6 +38,14 @@ def test_a_power_cap_sustains_less(dtype):
     assert Shares.of(device.model_copy(update={"power_cap_w": 2 * device.power_w})) == Shares.of(device)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e5m2"])
+def test_a_cluster_file_says_what_its_devices_sustain(dtype):
+    device = load("dgx-h100").device.model_copy(update={"sustainable_share": 1.0})
+    assert Shares.of(device).share(dtype) == 1.0
+    capped = device.model_copy(update={"power_cap_w": device.power_w / 2})
+    assert Shares.of(capped).share(dtype) < 1.0
+
+
 @given(burst_s=st.floats(1e-6, 1.0), share=st.floats(0.001, 1.0), sustainable=st.floats(0.05, 1.0))
 def test_a_burst_is_told_from_what_it_takes_under_load(burst_s, share, sustainable):
     flops = share * PEAK * burst_s

@@ -271,6 +271,27 @@ def test_fp8_is_transformer_engines(rows, tmp_path, monkeypatch):
         require(map_row(row))
 
 
+@pytest.mark.parametrize(
+    ("version", "model", "precision", "has", "lacks"),
+    [
+        ("v24.11.1", "Nemotron4 15b", "BF16", ["--no-check-for-nan-in-loss-and-grad", "--grad-reduce-in-bf16"], []),
+        ("v25.02.02", "Nemotron4 15b", "FP8", ["--fp8-param-gather"], ["--grad-reduce-in-bf16"]),
+        ("v25.02.02", "Llama3.1 8b", "BF16", ["--grad-reduce-in-bf16"], ["--fp8-param-gather"]),
+        ("v25.04.02", "Llama3.1 8b", "BF16", ["--grad-reduce-in-bf16"], ["--no-check-for-nan", "-fusion-impl te"]),
+        ("v25.05.05", "Nemotron4 15b", "BF16", ["-fusion-impl te", "--use-precision-aware"], []),
+        ("v25.05.05", "Nemotron4 15b", "FP8", ["-fusion-impl te"], ["--use-precision-aware"]),
+    ],
+)  # fmt: skip
+def test_nemo_runs_as_its_recipe_of_that_version_has_it(rows, version, model, precision, has, lacks):
+    framework = f"NeMo/Megatron-Core (DGX Cloud recipe {version})"
+    row = MEGATRON.replace(",Megatron-LM,", f",{framework},").replace("turing-530B", model)
+    words = flags(map_row(rows(row.replace(",float16,", f",{precision},"))[0]))
+    for flag in (*has, "--transformer-impl transformer_engine", "--ddp-average-in-collective", "--bf16"):
+        assert flag in words
+    for flag in lacks:
+        assert flag not in words
+
+
 def test_muon_is_nvidias(rows, monkeypatch):
     row = EXPERTS.replace(
         "gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4", "gpt3_moe_mcore_te_ep8_resume_torch_dist_muon"

@@ -48,8 +48,6 @@ class Device(_Frozen):
     pcie_bandwidth: float = Field(gt=0)  # B/s, host to device
     power_w: float | None = Field(default=None, gt=0)  # that it may draw by its maker's design
     power_cap_w: float | None = Field(default=None, gt=0)  # that it may draw here, where that is less
-    # Of its peak rates, what it keeps up without lowering its clock; None: as fitted on long runs, 1: as in short ones.
-    sustainable_share: float | None = Field(default=None, gt=0, le=1)
     nccl_channels: int = Field(default=16, ge=0)  # of a collective: multiprocessors that its kernel takes
 
     @property

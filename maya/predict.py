@@ -17,6 +17,7 @@ from maya.cache import Recorded, TraceCache
 from maya.clusters.types import Cluster
 from maya.estimate import UNIFORM, Estimator, Reuse
 from maya.estimate.likely import likely_error
+from maya.estimate.power import within_limit
 from maya.estimate.profiles import Profiles
 from maya.estimate.recordings import ScriptTimes, undisturbed_beside
 from maya.estimate.types import Estimates
@@ -158,6 +159,7 @@ def judge_trace(
     recording = undisturbed_beside(trace, script)
     trace = what_if.slowed(place(what_if.apart(recording.trace), cluster))
     estimates = Estimator(cluster, reuse, profiles).estimate(trace.operations)
+    estimates = within_limit(trace, estimates, cluster.device)
     estimates = dataclasses.replace(estimates, seconds=what_if.durations(trace, estimates.seconds))
     estimated = time.perf_counter()
     network = build_network(trace, estimates.use, cluster)

@@ -22,8 +22,8 @@ from maya.estimate import (
     tensor_cores,
 )
 from maya.estimate.demand import demand
+from maya.estimate.power import Draw
 from maya.estimate.profiles import Profiles, identity
-from maya.estimate.sustained import Shares, sustained_seconds
 from maya.estimate.types import Estimates, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Memset, Operation
 
@@ -33,6 +33,8 @@ class _Answer:
     seconds: float
     provenance: Provenance
     flops: float = 0.0
+    draw: float = 0.0  # of a device's power (power.py), by its products
+    clocked: bool = False  # whether the clock decides how long it takes: a product's, unless it was measured
     unknown: str = ""
     demand: float = 1.0
     use: tuple[float, float] = (0.0, 0.0)
@@ -48,8 +50,8 @@ class Estimator:
 
     A pure function of its arguments: the same operations get the same answers, in any order and mix.
     `reuse` tells of embedding tables how often a batch looks the same row up (see embedding.py, lookups.py).
-    `profiles` are consulted first; None: those that MAYA_PROFILES names. `sustainable` are the shares of the peak rates
-    that long runs keep up (sustained.py); None: the device's fitted ones.
+    `profiles` are consulted first; None: those that MAYA_PROFILES names. Products are as fast as at full clock, which a
+    job's power limit may not leave them (power.py).
     """
 
     def __init__(
@@ -57,13 +59,13 @@ class Estimator:
         cluster: Cluster,
         reuse: embedding.Reuse = embedding.UNIFORM,
         profiles: Profiles | None = None,
-        sustainable: Shares | None = None,
+        draw: Draw | None = None,
     ) -> None:
         self._cluster = cluster
         self._reuse = reuse
         profiles = Profiles.from_environment() if profiles is None else profiles
         self._measured = profiles.on(cluster.device.name)
-        self._sustainable = Shares.of(cluster.device) if sustainable is None else sustainable
+        self._draw = Draw.of(cluster.device) if draw is None else draw
         self._gemm = gemm.GemmEstimator(cluster.device)
         self._peer_link = cluster.least_link
         self._answers: dict[Operation, _Answer] = {}
@@ -80,6 +82,8 @@ class Estimator:
             flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
             demand=np.array([row.demand for row in rows], dtype=np.float64)[inverse],
+            draw=np.array([row.draw for row in rows], dtype=np.float64)[inverse],
+            clocked=np.array([row.clocked for row in rows], dtype=np.bool_)[inverse],
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
             notes=(
                 *gemm.narrow_note({row.narrow for row in rows if row.narrow}),
@@ -95,13 +99,16 @@ class Estimator:
         if answer is None:
             answer = self._measured_or(self._work_out(operation), operation)
             share = demand(operation, answer.seconds, answer.flops, self._cluster.device)
-            answer = self._answers[operation] = replace(answer, demand=share)
+            draw = answer.draw or (self._draw.others if _occupies_device(operation) else 0.0)
+            answer = self._answers[operation] = replace(answer, demand=share, draw=draw)
         return answer
 
     def _measured_or(self, worked_out: _Answer, operation: Operation) -> _Answer:
         if not self._measured or (seconds := self._measured.get(identity(operation))) is None:
             return worked_out
-        return replace(worked_out, seconds=seconds, provenance=Provenance.PROFILED, unknown="", narrow=None)
+        draw = worked_out.draw * worked_out.seconds / seconds if seconds > 0 else 0.0
+        known = replace(worked_out, seconds=seconds, draw=draw, clocked=False, unknown="", narrow=None)
+        return replace(known, provenance=Provenance.PROFILED)
 
     def _work_out(self, operation: Operation) -> _Answer:
         device = self._cluster.device
@@ -110,7 +117,7 @@ class Estimator:
                 return self._product(operation)
             case Convolution():
                 answer = convolution.estimate_convolution(operation, device)
-                return self._sustained(*answer, convolution.flops(operation), device.tensor_flops)
+                return self._in_burst(*answer, convolution.flops(operation), device.tensor_flops)
             case Lapack():
                 seconds, provenance = lapack.estimate_lapack(operation, device)
                 return _Answer(seconds, provenance, routine=operation.routine)
@@ -131,15 +138,15 @@ class Estimator:
         dtype = gemm.math_dtype(product, device)
         peak = device.peak_flops.get(dtype, device.vector_flops)
         if narrow_s <= burst_s:
-            return self._sustained(burst_s, provenance, gemm.flops(product), peak, dtype)
-        answer = self._sustained(narrow_s, Provenance.BORROWED, gemm.flops(product), peak, dtype)
+            return self._in_burst(burst_s, provenance, gemm.flops(product), peak, dtype)
+        answer = self._in_burst(narrow_s, Provenance.BORROWED, gemm.flops(product), peak, dtype)
         return replace(answer, narrow=product)
 
-    def _sustained(
-        self, burst_s: float, provenance: Provenance, flops: float, peak: float, dtype: str = "bf16"
+    def _in_burst(
+        self, seconds: float, provenance: Provenance, flops: float, peak: float, dtype: str = "bf16"
     ) -> _Answer:
-        sustainable = self._sustainable.share(dtype)
-        return _Answer(sustained_seconds(burst_s, flops, peak, sustainable), provenance, flops)
+        share = min(flops / seconds / peak, 1.0) if seconds > 0 else 0.0
+        return _Answer(seconds, provenance, flops, draw=self._draw.product(dtype, share), clocked=True)
 
     def _kernel(self, kernel: Kernel) -> _Answer:
         device = self._cluster.device
@@ -147,7 +154,7 @@ class Estimator:
         if fused is not None:
             answer = attention.estimate_attention(fused, device)
             sequences = 0 if fused.pairs is None else fused.batch
-            return replace(self._sustained(*answer, fused.flops, device.tensor_flops), packed=sequences)
+            return replace(self._in_burst(*answer, fused.flops, device.tensor_flops), packed=sequences)
         if attention.is_auxiliary(kernel):
             seconds, _ = memory.bytes_seconds(attention.auxiliary_bytes(kernel), device)
             return _Answer(seconds, Provenance.ROOFLINE)
@@ -174,4 +181,12 @@ class Estimator:
         seconds = memory.floor_seconds(device) + busy
         if seconds <= moving.seconds:
             return replace(moving, flops=flops)
-        return replace(moving, seconds=seconds, provenance=Provenance.ROOFLINE, flops=flops)
+        answer = self._in_burst(seconds, Provenance.ROOFLINE, flops, device.tensor_flops)
+        return replace(answer, meeting=moving.meeting)
+
+
+def _occupies_device(operation: Operation) -> bool:
+    """Not so collectives, and copies by engines of their own."""
+    return not isinstance(operation, Collective | Memcpy) or (
+        isinstance(operation, Memcpy) and operation.direction == "d2d"
+    )

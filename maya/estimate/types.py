@@ -31,6 +31,10 @@ class Estimates:
     # [operations] Share of the device's multiprocessors, or of its memory bandwidth, that work takes while it runs
     # alone (demand.py); None: all of it.
     demand: NDArray[np.float64] | None = None
+    # [operations] What work draws of a device's power while it runs at full clock, 0: nothing; and whether it takes
+    # longer at a lower clock (power.py); None: not known.
+    draw: NDArray[np.float64] | None = None
+    clocked: NDArray[np.bool_] | None = None
     # [operations, 2] Shares of (its device's link within the node, its NIC) that a collective keeps busy while
     # it runs alone; None: no collective shares anything.
     use: NDArray[np.float64] | None = None

@@ -12,8 +12,8 @@ from entries import Entry, FloatArray
 
 from maya.clusters.types import Cluster, Device
 from maya.estimate import Estimator
+from maya.estimate.power import slowed, within_limit
 from maya.estimate.recordings import Recording, ScriptTimes, undisturbed_beside
-from maya.estimate.sustained import Shares
 from maya.simulate import build_network, place, simulate
 from maya.simulate.network import Network
 from maya.trace.types import JobTrace
@@ -71,11 +71,15 @@ class Iteration:
     demand: FloatArray | None  # [operations]
 
     @staticmethod
-    def of(trace: JobTrace, mapped: Mapped, sustainable: Shares | None = None) -> Iteration:
-        """`trace`: its host undisturbed, as measured; `sustainable`: the shares of the peak rates that long runs keep
-        up, None: the device's fitted ones."""
+    def of(trace: JobTrace, mapped: Mapped, slowdown: float | None = None) -> Iteration:
+        """`trace`: its host undisturbed, as measured; `slowdown`: by which the devices' clocks are lower, None: what
+        their power limits leave."""
         placed = place(trace, mapped.cluster)
-        estimates = Estimator(mapped.cluster, sustainable=sustainable).estimate(placed.operations)
+        estimates = Estimator(mapped.cluster).estimate(placed.operations)
+        if slowdown is None:
+            estimates = within_limit(placed, estimates, mapped.cluster.device)
+        else:
+            estimates = slowed(estimates, slowdown)
         seconds = mapped.software.durations(placed, estimates.seconds)
         network = build_network(placed, estimates.use, mapped.cluster)
         return Iteration(placed, seconds, network, estimates.demand)

@@ -14,7 +14,6 @@ def test_shipped_cluster_names_a_source_for_every_device_and_node_figure(name: s
     device = {f"device.{field}" for field in type(cluster.device).model_fields} - {
         "device.key",
         "device.power_cap_w",
-        "device.sustainable_share",
     }
     node = {"node.link", "node.nics", "node.nic"}
     assert (device | node | {"host_speed"}) - set(cluster.sources) == set()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from maya.clusters import Cluster, load
 from maya.estimate import Estimates, Estimator, Provenance
 from maya.estimate.gemm import aligned
-from maya.estimate.sustained import Shares
 from maya.estimate.tables import gemm_table
 from maya.trace.types import Gemm
 
@@ -18,8 +17,7 @@ SIZE = st.integers(1, 40_000)
 
 
 def estimate(cluster: str, *gemms: Gemm) -> Estimates:
-    """In a burst, as tables are measured."""
-    return Estimator(load(cluster), sustainable=Shares(1.0, 1.0)).estimate(gemms)
+    return Estimator(load(cluster)).estimate(gemms)
 
 
 def linear(tokens: int, features: int, k: int, dtype: str = "bf16") -> Gemm:
@@ -119,7 +117,7 @@ def test_backward_layouts_are_learned_from_the_forward_neighbour() -> None:
 def test_a_device_without_measurements_borrows_and_says_so() -> None:
     base = load("dgx-h100")
     unknown = base.model_copy(update={"device": base.device.model_copy(update={"key": "h20_sxm"})})
-    answer = Estimator(unknown, sustainable=Shares(1.0, 1.0)).estimate([linear(4096, 8192, 2048)])
+    answer = Estimator(unknown).estimate([linear(4096, 8192, 2048)])
     assert answer.provenance[0] == Provenance.BORROWED
     assert answer.seconds[0] == pytest.approx(
         estimate("dgx-h100", linear(4096, 8192, 2048)).seconds[0], rel=0.2

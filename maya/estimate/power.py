@@ -1,0 +1,87 @@
+"""What a power limit costs: a device that would draw more than its limit lowers its clock, and products slow down.
+
+Tables and profiles are of bursts or of single jobs. A power limiter averages over many kernels, so what counts is what
+a job draws on average while its devices are busy: a product in proportion to the share of the peak rate that it
+reaches, any other kernel as much as a product at _OTHERS of it. Where that is more than the device sustains, its clock
+goes down by as much (near its least voltage a device does the same work for the same energy, however fast), and with
+it products, convolutions and attention; what memory bounds does not. A cap lowers what is sustained in proportion.
+What a device sustains, and how much more products of 8 bits draw, are fitted on whole iterations (scripts/fit/power).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maya.clusters import Device
+from maya.estimate.fits import fit_for
+from maya.estimate.types import Estimates
+from maya.launch.layout import RecordKind
+from maya.trace.types import JobTrace
+
+Floats = NDArray[np.float64]
+
+# Fitted with what devices sustain (scripts/fit/power).
+_OTHERS = 0.4
+_NARROW = ("fp8", "fp4", "int8")
+_BUSY = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
+_WORTH_A_NOTE = 1.02
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Of a device, in parts of what products of 16 bits and more draw at their peak rate."""
+
+    sustained: float  # at full clock, within its limit
+    narrow: float  # by products of 8 bits and less at their peak rate
+    others: float = _OTHERS  # by kernels without products
+
+    @classmethod
+    def of(cls, device: Device) -> Draw:
+        sustained = float(fit_for("power", device).coefficients["draw"])
+        if device.power_w is not None and device.power_cap_w is not None:
+            sustained *= min(device.power_cap_w / device.power_w, 1.0)
+        return cls(sustained, float(fit_for("power", device, "fp8").coefficients["draw"]))
+
+    def product(self, dtype: str, share: float) -> float:
+        """Of a product that reaches `share` of the peak rate of `dtype`."""
+        return share * (self.narrow if dtype.startswith(_NARROW) else 1.0)
+
+
+def average(trace: JobTrace, seconds: Floats, draw: Floats) -> float:
+    """What the job's devices draw on average while they are busy, at full clock; 0: they never are. `seconds` and
+    `draw` [operations] as of Estimates."""
+    drawn = busy = 0.0
+    sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
+    for rank, size in zip(trace.ranks, sizes, strict=True):
+        work = rank.records["operation"][np.isin(rank.records["kind"], _BUSY)]
+        times = np.bincount(work, minlength=len(seconds)) * seconds * size
+        drawn += float(times @ draw)
+        busy += float(times[draw > 0].sum())
+    return drawn / busy if busy > 0 else 0.0
+
+
+def within_limit(trace: JobTrace, estimates: Estimates, device: Device) -> Estimates:
+    """`estimates` of the trace's operations at the clock that the device's power limit leaves the job."""
+    if estimates.draw is None:
+        return estimates
+    drawn = average(trace, estimates.seconds, estimates.draw)
+    slowdown = max(drawn / Draw.of(device).sustained, 1.0)
+    return replace(slowed(estimates, slowdown), notes=(*estimates.notes, *_note(slowdown, device)))
+
+
+def slowed(estimates: Estimates, slowdown: float) -> Estimates:
+    """At a clock that many times lower than full."""
+    if estimates.clocked is None:
+        return estimates
+    return replace(estimates, seconds=np.where(estimates.clocked, slowdown, 1.0) * estimates.seconds)
+
+
+def _note(slowdown: float, device: Device) -> tuple[str, ...]:
+    if slowdown < _WORTH_A_NOTE:
+        return ()
+    return (
+        f"products take {slowdown - 1:.0%} longer than alone: the job draws more than {device.name} sustains",
+    )

@@ -82,6 +82,7 @@ def slowed(estimates: Estimates, slowdown: float) -> Estimates:
 def _note(slowdown: float, device: Device) -> tuple[str, ...]:
     if slowdown < _WORTH_A_NOTE:
         return ()
+    more = 100 * (slowdown - 1)
     return (
-        f"products take {slowdown - 1:.0%} longer than alone: the job draws more than {device.name} sustains",
+        f"products take {more:.0f} % longer than at full clock: the job draws more power than {device.name} sustains",
     )

@@ -69,7 +69,7 @@ def test_clock_goes_down_by_what_is_drawn_over_what_is_sustained():
     drawn = (1.0 + Draw.of(H100).others) / 2
     assert slowdown(trace, estimates) == pytest.approx(drawn / Draw.of(H100).sustained)
     (note,) = within_limit(trace, estimates, H100).notes
-    assert "longer than alone" in note and H100.name in note
+    assert "19 % longer than at full clock" in note and H100.name in note
 
 
 def test_what_the_device_sustains_keeps_its_time_and_says_nothing():

@@ -13,15 +13,20 @@ _FULL_RATE = 0.6
 _FULL_BANDWIDTH = 0.8
 
 
+def occupies_device(operation: Operation) -> bool:
+    """Not so collectives, and copies to the host or to other devices, which have engines of their own."""
+    return not isinstance(operation, Collective | Memcpy) or (
+        isinstance(operation, Memcpy) and operation.direction == "d2d"
+    )
+
+
 def demand(operation: Operation, seconds: float, flops: float, device: Device) -> float:
     """Share of the multiprocessors (products, convolutions, attention) or else of the memory bandwidth; 0: neither,
     as of copies to the host or to other devices, which have engines of their own.
 
     `seconds` are those that the operation takes alone, `flops` its floating-point operations.
     """
-    if isinstance(operation, Collective) or (isinstance(operation, Memcpy) and operation.direction != "d2d"):
-        return 0.0
-    if seconds <= 0:
+    if not occupies_device(operation) or seconds <= 0:
         return 0.0
     match operation:
         case Gemm():

@@ -21,7 +21,7 @@ from maya.estimate import (
     packed,
     tensor_cores,
 )
-from maya.estimate.demand import demand
+from maya.estimate.demand import demand, occupies_device
 from maya.estimate.power import Draw
 from maya.estimate.profiles import Profiles, identity
 from maya.estimate.types import Estimates, Provenance
@@ -99,7 +99,7 @@ class Estimator:
         if answer is None:
             answer = self._measured_or(self._work_out(operation), operation)
             share = demand(operation, answer.seconds, answer.flops, self._cluster.device)
-            draw = answer.draw or (self._draw.others if _occupies_device(operation) else 0.0)
+            draw = answer.draw or (self._draw.others if occupies_device(operation) else 0.0)
             answer = self._answers[operation] = replace(answer, demand=share, draw=draw)
         return answer
 
@@ -107,8 +107,16 @@ class Estimator:
         if not self._measured or (seconds := self._measured.get(identity(operation))) is None:
             return worked_out
         draw = worked_out.draw * worked_out.seconds / seconds if seconds > 0 else 0.0
-        known = replace(worked_out, seconds=seconds, draw=draw, clocked=False, unknown="", narrow=None)
-        return replace(known, provenance=Provenance.PROFILED)
+        provenance = Provenance.PROFILED
+        return replace(
+            worked_out,
+            seconds=seconds,
+            provenance=provenance,
+            draw=draw,
+            clocked=False,
+            unknown="",
+            narrow=None,
+        )
 
     def _work_out(self, operation: Operation) -> _Answer:
         device = self._cluster.device
@@ -183,10 +191,3 @@ class Estimator:
             return replace(moving, flops=flops)
         answer = self._in_burst(seconds, Provenance.ROOFLINE, flops, device.tensor_flops)
         return replace(answer, meeting=moving.meeting)
-
-
-def _occupies_device(operation: Operation) -> bool:
-    """Not so collectives, and copies by engines of their own."""
-    return not isinstance(operation, Collective | Memcpy) or (
-        isinstance(operation, Memcpy) and operation.direction == "d2d"
-    )

@@ -13,20 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maya.clusters import Device
 from maya.estimate.fits import fit_for
+from maya.estimate.tables import FloatArray
 from maya.estimate.types import Estimates
-from maya.launch.layout import RecordKind
-from maya.trace.types import JobTrace
-
-Floats = NDArray[np.float64]
+from maya.trace.types import DEVICE_WORK, JobTrace
 
 # Fitted with what devices sustain (scripts/fit/power).
 _OTHERS = 0.4
 _NARROW = ("fp8", "fp4", "int8")
-_BUSY = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
 _WORTH_A_NOTE = 1.02
 
 
@@ -40,9 +36,7 @@ class Draw:
 
     @classmethod
     def of(cls, device: Device) -> Draw:
-        sustained = float(fit_for("power", device).coefficients["draw"])
-        if device.power_w is not None and device.power_cap_w is not None:
-            sustained *= min(device.power_cap_w / device.power_w, 1.0)
+        sustained = float(fit_for("power", device).coefficients["draw"]) * left_by_cap(device)
         return cls(sustained, float(fit_for("power", device, "fp8").coefficients["draw"]))
 
     def product(self, dtype: str, share: float) -> float:
@@ -50,13 +44,21 @@ class Draw:
         return share * (self.narrow if dtype.startswith(_NARROW) else 1.0)
 
 
-def average(trace: JobTrace, seconds: Floats, draw: Floats) -> float:
+def left_by_cap(device: Device) -> float:
+    """Of the power that the device was made for, what it may draw."""
+    if device.power_w is None or device.power_cap_w is None:
+        return 1.0
+    return min(device.power_cap_w / device.power_w, 1.0)
+
+
+def average(trace: JobTrace, seconds: FloatArray, draw: FloatArray) -> float:
     """What the job's devices draw on average while they are busy, at full clock; 0: they never are. `seconds` and
     `draw` [operations] as of Estimates."""
     drawn = busy = 0.0
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
     for rank, size in zip(trace.ranks, sizes, strict=True):
-        work = rank.records["operation"][np.isin(rank.records["kind"], _BUSY)]
+        operation = rank.records["operation"]
+        work = operation[np.isin(rank.records["kind"], DEVICE_WORK) & (operation >= 0)]
         times = np.bincount(work, minlength=len(seconds)) * seconds * size
         drawn += float(times @ draw)
         busy += float(times[draw > 0].sum())

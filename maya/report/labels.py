@@ -27,7 +27,6 @@ WORK_WAITS: dict[int, str] = {
     RecordKind.MEMSET: "wait for the fill",
     RecordKind.COLLECTIVE: "wait for the collective",
 }
-DEVICE_WORK = tuple(WORK_WAITS)
 HOST_WAITS: dict[int, str] = {
     RecordKind.EVENT_SYNCHRONIZE: "cudaEventSynchronize",
     RecordKind.STREAM_SYNCHRONIZE: "cudaStreamSynchronize",

@@ -16,11 +16,11 @@ import numpy as np
 
 from maya.clusters.types import Device
 from maya.estimate.types import Estimates, Provenance
-from maya.report.labels import DEVICE_WORK, category, details, label
+from maya.report.labels import category, details, label
 from maya.report.slices import device_rows, host_slices
 from maya.simulate.results import MILLISECOND_NS, memory_timeline, sm_busy
 from maya.simulate.types import RankTimeline, Timeline
-from maya.trace.types import JobTrace, Operation, RankTrace, RecordKind
+from maya.trace.types import DEVICE_WORK, JobTrace, Operation, RankTrace, RecordKind
 
 HOST_TRACK = 0  # a stream's track is its number + 1
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from maya.report.labels import DEVICE_WORK, HOST_WAITS, WORK_WAITS, operator_name
+from maya.report.labels import HOST_WAITS, WORK_WAITS, operator_name
 from maya.simulate.types import RankTimeline
-from maya.trace.types import Operation, RankTrace
+from maya.trace.types import DEVICE_WORK, Operation, RankTrace
 
 _ADJACENT_NS = 1000  # host work of one operator with less in between is one slice
 

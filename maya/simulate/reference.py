@@ -19,9 +19,7 @@ from maya.simulate.kinds import memory_bound
 from maya.simulate.network import ONE, Network
 from maya.simulate.simulation import DEMAND_UNIT, in_units
 from maya.simulate.types import Activity, SimulationError
-from maya.trace.types import Collective, JobTrace, RecordKind
-
-_DEVICE_WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
+from maya.trace.types import DEVICE_WORK, Collective, JobTrace, RecordKind
 
 
 @dataclass
@@ -225,7 +223,7 @@ class Reference:
             return call["wait"] != -1
         if call["kind"] == RecordKind.EVENT_RECORD:
             return True
-        return call["kind"] in _DEVICE_WORK and bool(self._members(rank, row))
+        return call["kind"] in DEVICE_WORK and bool(self._members(rank, row))
 
     # --- host: a generator of (host time, then what must hold before the next call) ---
 
@@ -237,7 +235,7 @@ class Reference:
                 self.start[rank.index][iteration, row] = self.now
                 if self._occupies(rank, row):
                     yield from self._launch(rank, iteration, row)
-                elif call["kind"] not in _DEVICE_WORK:
+                elif call["kind"] not in DEVICE_WORK:
                     yield 0, self._condition(rank, iteration, call, row)
                 if not self._occupies(rank, row):
                     self.end[rank.index][iteration, row] = self.now
@@ -343,7 +341,7 @@ class Reference:
                 self._arrive(rank, item, rank.calls[row])
             if item.open_transfers == 0:
                 self._finish(rank, item)
-        elif call["kind"] in _DEVICE_WORK:
+        elif call["kind"] in DEVICE_WORK:
             self._account(rank, "work", 1)
             self._demand(rank, item, 1)
             item.left, item.since = self.durations[call["operation"]] * ONE, self.now
@@ -356,7 +354,7 @@ class Reference:
         if call["kind"] == RecordKind.COLLECTIVE:
             self._account(rank, "communication", -1)
             self._take(rank, False, -self.occupies[call["peer_class"] >= 0])
-        elif call["kind"] in _DEVICE_WORK:
+        elif call["kind"] in DEVICE_WORK:
             self._account(rank, "work", -1)
             item.due = -1
             self._demand(rank, item, -1)
@@ -371,7 +369,7 @@ class Reference:
         self._resume_host(rank)
         if self.completion_latency:
             self._schedule(self.now + self.completion_latency, self._resume_host, rank)
-        if call["kind"] in _DEVICE_WORK:
+        if call["kind"] in DEVICE_WORK:
             self._advance(rank)
 
     def _compute(self, rank: _Rank, item: _Item) -> None:

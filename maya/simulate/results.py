@@ -16,6 +16,7 @@ from maya.simulate.kinds import kinds_of
 from maya.simulate.types import CommunicationTotal, RankTimeline, Stretch, Timeline
 from maya.trace.operations import COLLECTIVES
 from maya.trace.types import (
+    DEVICE_WORK,
     Collective,
     JobTrace,
     Kernel,
@@ -24,11 +25,9 @@ from maya.trace.types import (
     Memset,
     Operation,
     RankTrace,
-    RecordKind,
 )
 
 MILLISECOND_NS = 1_000_000
-_WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
 _STRETCHES = {Stretch.LAUNCH: "launch", Stretch.HOST: "host", Stretch.COMPLETION: "completion"}
 
 
@@ -161,7 +160,7 @@ def sm_busy(
     """
     edges = np.append(np.arange(begin_ns, end_ns, MILLISECOND_NS), end_ns)
     share = np.array([_share_of_device(operation, device) for operation in operations] + [0.0])
-    rows = np.flatnonzero(np.isin(rank.records["kind"], _WORK))
+    rows = np.flatnonzero(np.isin(rank.records["kind"], DEVICE_WORK))
     starts, ends, weights = [], [], []
     for iteration in range(times.start.shape[0]):
         starts.append(times.start[iteration][rows])

@@ -16,7 +16,7 @@ from maya.trace.format import RawRank, TraceError, signatures
 from maya.trace.host import calls_alike
 from maya.trace.period import find_repetition
 from maya.trace.silent import IRREGULAR
-from maya.trace.types import RecordKind
+from maya.trace.types import DEVICE_WORK, RecordKind
 from maya.trace.waits import resolve_waits
 
 UNLIKE = 16  # iterations whose mean stands for all, where no two are alike
@@ -151,8 +151,7 @@ def _answered_and_worked(raw: RawRank) -> tuple[NDArray[np.bool_], NDArray[np.bo
     kind = raw.records["kind"]
     to_host = [op for op, line in raw.operations.items() if line.get("direction") == "d2h"]
     answered = (kind == RecordKind.MEMCPY) & np.isin(raw.records["op"], to_host)
-    work = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
-    return answered, np.isin(kind, work) & ~answered
+    return answered, np.isin(kind, DEVICE_WORK) & ~answered
 
 
 def _median(calls: Calls, bounds: list[int], notes: list[str]) -> Cut:

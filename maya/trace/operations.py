@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from maya.trace.format import RawRank, TraceError
 from maya.trace.types import (
+    DEVICE_WORK,
     Collective,
     Convolution,
     Gemm,
@@ -35,7 +36,6 @@ COLLECTIVES = (
     "send",
     "recv",
 )
-_WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
 
 
 class OperationTable:
@@ -55,7 +55,7 @@ class OperationTable:
 
         `members` are the global ranks of each of the rank's communicators, by local index.
         """
-        work = np.isin(records["kind"], _WORK)
+        work = np.isin(records["kind"], DEVICE_WORK)
         keys = _keys(records[work])
         distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
         numbers = np.empty(len(distinct), np.int32)

@@ -162,6 +162,9 @@ ALLOCATION = np.dtype(
     ]
 )
 
+# Kinds of records that are work on the device.
+DEVICE_WORK = (RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE)
+
 # One row per record of a steady iteration.
 RECORD = np.dtype(
     [

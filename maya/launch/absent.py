@@ -16,7 +16,6 @@ import os
 import re
 import struct
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -30,7 +29,7 @@ from torch.distributed import distributed_c10d
 from maya.launch.object_gather import gather_objects_in_bulk
 from maya.launch.pipelining import know_shapes_of_gradients
 from maya.launch.symmetric_memory import SymmetricMemory
-from maya.launch.topology import family_of, pattern_of
+from maya.launch.topology import FamilyNumbers
 
 UNIQUE_ID_BYTES = 128  # ncclUniqueId (nccl.h)
 NO_PAIR = (-1, -1)
@@ -90,7 +89,7 @@ class Groups:
     def __init__(self, rank: int, log: Path | None = None) -> None:
         self.rank = rank
         self._own: dict[str, Group] = {}
-        self._seen: Counter[bytes] = Counter()  # own groups, by their pattern
+        self._families = FamilyNumbers()
         self._log: BinaryIO | None = log.open("wb", buffering=0) if log else None
 
     def add(self, name: str, ranks: Sequence[int]) -> None:
@@ -98,12 +97,12 @@ class Groups:
             self._log.write(struct.pack(f"<{len(ranks) + 1}i", len(ranks), *ranks))
             if self.rank > 0:
                 self._log = None
+        family = self._families.add(ranks)
         if self.rank not in ranks:
             return
-        pattern, members = pattern_of(ranks), tuple(ranks)
+        members = tuple(ranks)
         earlier = sum(group.ranks == members for group in self._own.values())
-        self._own[name] = Group(members, family_of(pattern, self._seen[pattern]), earlier)
-        self._seen[pattern] += 1
+        self._own[name] = Group(members, family, earlier)
 
     def named_in(self, prefix: str) -> tuple[int, ...]:
         """The ranks of the group whose store has that prefix; none when it is of no group of this rank's."""

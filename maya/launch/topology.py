@@ -92,9 +92,30 @@ def pattern_of(ranks: Sequence[int] | NDArray[np.int32]) -> bytes:
     return pattern
 
 
-def family_of(pattern: bytes, earlier: int) -> int:
-    """A number for groups of one pattern; a member is in `earlier` of them already."""
-    return zlib.crc32(pattern, earlier)
+def family_of(pattern: bytes, place: int) -> int:
+    """The number of the family that is the `place`-th from 0 of those of one pattern."""
+    return zlib.crc32(pattern, place)
+
+
+class FamilyNumbers:
+    """Numbers the families of a world's groups in the order in which they are made.
+
+    A group is of the first family of its pattern that has none of its ranks yet. So all members, who hear of the same
+    groups, number it alike, also where groups overlap: of a chain's pairs each second one is of the same family.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[bytes, list[set[int]]] = {}  # of each family of a pattern
+
+    def add(self, ranks: Sequence[int]) -> int:
+        """The family of a group of these ranks that was made after all those that were added before."""
+        pattern = pattern_of(ranks)
+        families = self._ranks.setdefault(pattern, [])
+        place = next((n for n, taken in enumerate(families) if taken.isdisjoint(ranks)), len(families))
+        if place == len(families):
+            families.append(set())
+        families[place].update(ranks)
+        return family_of(pattern, place)
 
 
 def groups_path(directory: Path, rank: int = 0) -> Path:
@@ -105,15 +126,12 @@ def groups_path(directory: Path, rank: int = 0) -> Path:
 
 def read_topology(path: Path, world: int) -> Topology:
     """The groups that one rank wrote down (absent.py). Raises MayaError when they are not groups of that world."""
-    seen: dict[bytes, NDArray[np.int32]] = {}  # how many groups of a pattern each rank is in
+    numbers = FamilyNumbers()
     members: dict[int, list[NDArray[np.int32]]] = {}
     for ranks in _read_groups(path):
         if len(ranks) == 0 or ranks.min() < 0 or ranks.max() >= world:
             raise MayaError(f"{path}: a group of ranks {ranks.tolist()} in a world of {world}")
-        pattern = pattern_of(ranks)
-        count = seen.setdefault(pattern, np.zeros(world, np.int32))
-        members.setdefault(family_of(pattern, int(count[ranks].max())), []).append(ranks)
-        count[ranks] += 1
+        members.setdefault(numbers.add(ranks.tolist()), []).append(ranks)
     return Topology(world, {number: _family(number, groups, world) for number, groups in members.items()})
 
 

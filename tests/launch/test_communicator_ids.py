@@ -62,3 +62,11 @@ def test_members_agree_on_a_group_that_they_name_differently() -> None:
     ]
     first, second, theirs_first, theirs_second = [one and one.identity for one in found]
     assert (first, second) == (theirs_first, theirs_second) and first != second
+
+
+def test_members_agree_on_the_families_of_a_chains_pairs() -> None:
+    """A rank between two others is in two such groups, the second of one neighbour's and the first of the other's."""
+    pairs = [(str(rank), (rank, rank + 2)) for rank in range(6)]
+    of = {rank: groups_of(rank, *pairs) for rank in (2, 4)}
+    exchanges = [of[rank].exchange_at("2//cuda//0") for rank in (2, 4)]
+    assert exchanges[0] is not None and exchanges[0] == exchanges[1]

@@ -101,6 +101,21 @@ def test_groups_within_the_world_do_not_mix(values: Values) -> None:
     assert values(body, 4) == [[1], [1], [5], [5]]
 
 
+def test_groups_that_overlap_as_a_chains_links_do_not_mix(values: Values) -> None:
+    body = """
+    links = [dist.new_group([0, 1]), dist.new_group([1, 2])]
+    answer = []
+    for turn in range(3):  # down the chain, and up again
+        for root, link in [(0, 0), (1, 1), (2, 1), (1, 0)]:
+            if rank in (link, link + 1):
+                tensor = torch.tensor([10 * turn + root if rank == root else -1]).to(device)
+                dist.broadcast(tensor, root, group=links[link])
+                answer.append(tensor.item())
+    """
+    ends = [[0, 1, 10, 11, 20, 21], [1, 2, 11, 12, 21, 22]]
+    assert values(body, 3) == [ends[0], [0, 1, 2, 1, 10, 11, 12, 11, 20, 21, 22, 21], ends[1]]
+
+
 def test_large_tensors_are_recorded_and_read_zero(values: Values) -> None:
     body = """
     tensor = torch.ones(1 << 20, device=device)

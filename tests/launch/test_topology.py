@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maya.errors import MayaError
-from maya.launch.topology import Topology, read_topology
+from maya.launch.topology import FamilyNumbers, Topology, read_topology
 
 SHAPES = st.lists(st.integers(2, 5), min_size=1, max_size=3)
 
@@ -64,6 +64,21 @@ def test_equal_groups_made_twice_are_two_families(tmp_path: Path):
     found = topology(tmp_path / "log", 4, [[0, 1], [0, 1], [2, 3], [2, 3]])
     assert len(found.families) == 2
     assert all(family.covers_the_world for family in found.families.values())
+
+
+def test_pairs_of_a_chain_are_families_that_all_members_number_alike(tmp_path: Path):
+    pairs = [[rank, rank + 2] for rank in range(6)]
+    families = topology(tmp_path / "log", 8, pairs).families.values()
+    assert sorted(family.groups.tolist() for family in families) == [pairs[:2] + pairs[4:], pairs[2:4]]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), max_size=20))
+def test_no_rank_is_in_two_groups_of_a_family(groups: list[list[int]]):
+    numbers = FamilyNumbers()
+    members: dict[int, list[int]] = {}
+    for group in groups:
+        members.setdefault(numbers.add(group), []).extend(group)
+    assert all(len(ranks) == len(set(ranks)) for ranks in members.values())
 
 
 def test_a_damaged_log_is_refused(tmp_path: Path):

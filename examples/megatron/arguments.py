@@ -145,6 +145,9 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--scatter-gather-tensors-in-pipeline", action="store_true",
                        help="each tensor rank sends its share of what a stage hands over, as with "
                        "--sequence-parallel")  # fmt: skip
+    group.add_argument("--deepspeed-pipeline", choices=["parts", "whole-gradients"],
+                       help="stages exchange as DeepSpeed's engine has them, with gradients as it sends them or as "
+                       "it did until June 2021")  # fmt: skip
     group.add_argument("--no-async-tensor-model-parallel-allreduce", action="store_false",
                        dest="async_tensor_model_parallel_allreduce")  # fmt: skip
     group.add_argument("--context-parallel-size", type=int, default=1)
@@ -401,6 +404,26 @@ def _validate_parallelism(args: argparse.Namespace) -> None:
         _validate_layout(args)
     else:
         _validate_virtual_pipeline(args, _layers_of_a_stage(args))
+    if args.deepspeed_pipeline is not None:
+        _validate_deepspeed_pipeline(args)
+
+
+def _validate_deepspeed_pipeline(args: argparse.Namespace) -> None:
+    if args.pipeline_model_parallel_size == 1:
+        args.deepspeed_pipeline = None
+        return
+    if args.tensor_model_parallel_size == 1:
+        raise ValueError(
+            "--deepspeed-pipeline needs --tensor-model-parallel-size > 1: what a stage hands over goes in "
+            "parts, one from each tensor rank"
+        )
+    if args.virtual_pipeline_model_parallel_size is not None:
+        raise ValueError("--deepspeed-pipeline excludes virtual stages, which DeepSpeed's engine has not")
+    if args.sequence_parallel or args.scatter_gather_tensors_in_pipeline:
+        raise ValueError(
+            "--deepspeed-pipeline excludes --sequence-parallel and --scatter-gather-tensors-in-pipeline: "
+            "its tensor ranks each send a part anyway"
+        )
 
 
 def _validate_layout(args: argparse.Namespace) -> None:

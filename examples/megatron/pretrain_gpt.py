@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from arguments import parse_args
 from context_parallel import RingAttention
+from deepspeed_pipeline import exchange
 from fused_kernels import fuse_rotary_embedding, provide_fused_kernels
 from graphs import capture_layers
 from megatron.core import parallel_state, tensor_parallel
@@ -502,6 +503,7 @@ def train_step(
     optimizer: MegatronOptimizer,
     scheduler: OptimizerParamScheduler,
     batches: list[Iterator[dict[str, torch.Tensor]]],
+    exchanges: dict[str, object],
 ) -> tuple[list[dict[str, torch.Tensor]], float | None, float | None]:
     """One global batch. Returns the micro-batches' losses (last stage only), the gradients' norm and zeros."""
     for chunk in model:
@@ -516,6 +518,7 @@ def train_step(
         // (args.tensor_model_parallel_size if args.scatter_gather_tensors_in_pipeline else 1),
         micro_batch_size=args.micro_batch_size,
         forward_only=False,
+        **exchanges,
     )
     timers("optimizer", log_level=1).start(barrier=args.barrier_with_level_1_timing)
     updated, gradient_norm, zeros = optimizer.step()
@@ -539,6 +542,7 @@ def main() -> None:
     overlap_communication(args, model, optimizer)
     timers = provide_timers(args, model, optimizer)
     batches = [mock_batches(args) for _ in model]
+    exchanges = exchange(args.deepspeed_pipeline, get_model_config(model[0]))
     for chunk in model:
         chunk.train()
 
@@ -546,7 +550,7 @@ def main() -> None:
     for iteration in range(1, args.train_iters + 1):
         if args.cuda_graph_impl != "none" and iteration == args.cuda_graph_warmup_steps + 1:
             capture_layers(args, model, optimizer)
-        losses, norm, zeros = train_step(args, timers, model, optimizer, scheduler, batches)
+        losses, norm, zeros = train_step(args, timers, model, optimizer, scheduler, batches, exchanges)
         values = {"grad norm": norm, "num zeros": zeros}
         if args.log_params_norm:
             values["params norm"] = parameters_norm(model)

@@ -210,7 +210,7 @@ def reached(row: Row) -> float | None:
     """What share of their rate its NICs reached on that day, where it was fitted on whole iterations."""
     latest = None
     for (key, since), share in REACHED_SINCE.items():
-        if key in row.source and date_of(row) >= since:
+        if key in row.source and row.date >= since:
             latest = share
     return latest
 
@@ -218,12 +218,6 @@ def reached(row: Row) -> float | None:
 def reaching(node: Node, share: float) -> Node:
     """With NICs that reach that share of their rate."""
     return node.model_copy(update={"nic": node.nic.model_copy(update={"efficiency": share})})
-
-
-def date_of(row: Row) -> str:
-    """Month and day of the measurement, as "02-25"; empty when the notes do not state it."""
-    stated = re.search(r"\bdate (\d\d-\d\d)\b", row.text("notes"))
-    return stated.group(1) if stated else ""
 
 
 def _device(device: Device, gpu: str) -> Device:
@@ -298,8 +292,9 @@ FABRICS: dict[str, dict[str, Any]] = {
         "nics": 4,
         "nic": Link(kind="omni-path", bandwidth=100 * _GBIT, latency_s=3e-6, efficiency=0.10),
     },
-    # Its nodes of four V100s: two NVLinks between any two (NV2 in nvidia-smi topo -m), and an all-reduce bus bandwidth
-    # of 124 GB/s of 150 in the chronicles.
+    # Its nodes of four V100s: two NVLinks between any two (NV2 in nvidia-smi topo -m). Bus bandwidths of all-reduces in
+    # experiments/bandwidth of the same repository: 993 Gb/s on one, 124 of 150 GB/s; 84.7 Gb/s on four, 10.6 of 50 GB/s
+    # a node, in January 2022. (54.2 Gb/s on 16 in May 2021; what these rows send goes among two to four.)
     "bigscience_v100": {
         "link": Link(kind="nvlink", bandwidth=150e9, latency_s=1.5e-6, efficiency=0.83),
         "mesh": tuple((a, b, 2) for a, b in itertools.combinations(range(4), 2)),
@@ -310,10 +305,8 @@ FABRICS: dict[str, dict[str, Any]] = {
 }
 
 # The share of its NICs' rate that a network reached from a day on until the next, fitted on the fit share's rows of
-# these days (scripts/fit/network). The 5.07 GB/s of Jean Zay's A100s are of January 2022. Those of its V100s are of
-# May 2021; its network is known to have been broken for days then (docs/accuracy.md).
+# these days (scripts/fit/network). The 5.07 GB/s of Jean Zay's A100s are of January 2022.
 REACHED_SINCE = {
     ("bigscience_bloom", "02-20"): 0.13,
     ("bigscience_bloom", "02-25"): 0.35,
-    ("bigscience_v100", "07-10"): 0.022,
 }

@@ -228,21 +228,33 @@ def _software(row: Row) -> dict[str, Any]:
     unfused = {"--no-gradient-accumulation-fusion": True}
     if "InternEvo" in framework:
         return unfused
-    # Megatron-LM until 2022 and its DeepSpeed fork time every forward and backward pass, waiting for the device around
-    # each (_Timer in megatron/global_vars.py); the tensor ranks of a stage each send a part of what it hands on; loss
-    # scaling finds what is not finite.
-    flags = {
-        "--timing-log-level": 2,
-        "--no-barrier-with-level-1-timing": True,
-        "--no-check-for-nan-in-loss-and-grad": True,
-    }
-    if row.text("seq_parallel").lower() != "true":
-        flags["--scatter-gather-tensors-in-pipeline"] = True
+    flags = {"--no-check-for-nan-in-loss-and-grad": True} | _exchanges(
+        row
+    )  # loss scaling finds what is not finite
     if "Korthikanti" in framework:
         return flags
     # Before 2022 each weight's gradient was added to what was there, and an input's was summed over the tensor ranks
     # after it, not beside it (ColumnParallelLinear in megatron/mpu/layers.py).
     return flags | unfused | {"--no-async-tensor-model-parallel-allreduce": True}
+
+
+def _exchanges(row: Row) -> dict[str, Any]:
+    """How the stages of Megatron-LM until 2022, and of its forks, hand on, and what they wait for."""
+    framework = row.text("framework")
+    if "BLOOM" in framework:
+        return {"--deepspeed-pipeline": "parts"}
+    if "+ DeepSpeed" in framework:
+        # The source names the engine's branch, megatron2.4-3d of ShadenSmith/DeepSpeed, where gradients went whole
+        # until a096d32 of 11 June 2021. All such rows are of about the 10th; those that say 07-10 were published on
+        # 12 June (0b3d1d5 of bigscience-workshop/bigscience).
+        return {"--deepspeed-pipeline": "whole-gradients"}
+    # Every forward and backward pass is timed, waiting for the device around each (_Timer in megatron/global_vars.py).
+    flags: dict[str, Any] = {"--timing-log-level": 2, "--no-barrier-with-level-1-timing": True}
+    if (
+        row.text("seq_parallel").lower() != "true"
+    ):  # the tensor ranks of a stage each send a part of what it hands on
+        flags["--scatter-gather-tensors-in-pipeline"] = True
+    return flags
 
 
 def _virtual_pipeline(row: Row) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ class Row:
         if default is None:
             raise KeyError(name)
         return default
+
+    @property
+    def date(self) -> str:
+        """Month and day of the measurement, as "02-25"; empty when the notes do not state it."""
+        stated = re.search(r"\bdate (\d\d-\d\d)\b", self.text("notes"))
+        return stated.group(1) if stated else ""
 
     def stated(self, name: str) -> bool:
         return self.values[name] not in (None, "")

@@ -310,6 +310,20 @@ def test_megatron_as_it_was_before_2022(predict):
     assert sent == {bytes / 2 for bytes in whole}  # of each rank: one of two shares
 
 
+@pytest.mark.parametrize(("gradients", "share"), [("parts", 1 / 2), ("whole-gradients", 3 / 4)])
+def test_megatron_whose_stages_exchange_as_deepspeeds_engine_has_them(predict, gradients, share):
+    script, options = EXAMPLES / "megatron/pretrain_gpt.py", ["--gpus", "8"]
+    whole, engines = (
+        predict(options, script, *MEGATRON, *more) for more in ([], ["--deepspeed-pipeline", gradients])
+    )
+    assert engines["verdict"] == "FITS", engines["message"]
+    sent, before = (
+        sum(each["bytes"] for each in prediction["communication"] if each["collective"] == "send")
+        for prediction in (engines, whole)
+    )
+    assert sent == pytest.approx(share * before, rel=0.01)  # of two tensor ranks each; and shapes
+
+
 def test_megatron_that_compares_its_norms_between_ranks(predict):
     script, megatron = EXAMPLES / "megatron/pretrain_gpt.py", [*MEGATRON, "--qk-layernorm"]
     trusting, comparing = (

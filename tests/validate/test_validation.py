@@ -208,6 +208,22 @@ def test_a_network_reaches_what_was_fitted_for_the_days_of_the_row(rows):
     assert undated < first == before < since == later < 1
 
 
+def test_a_row_with_deepspeeds_engine_exchanges_as_it_did_when_measured(rows):
+    row = (
+        MEGATRON.replace("turing-530B,105", "GPT,108")
+        .replace(",3,1,280,", ",1,1,280,")
+        .replace(",8,35,", ",8,36,")
+    )
+    row = row.replace(",280,8,", ",288,8,")
+    june_2021, february_2022 = (
+        flags(map_row(rows(row.replace(",Megatron-LM,", f",{framework},"))[0]))
+        for framework in ("Megatron-LM + DeepSpeed 3D", "Megatron-DeepSpeed (BigScience BLOOM)")
+    )
+    assert "--deepspeed-pipeline whole-gradients" in june_2021
+    assert "--deepspeed-pipeline parts" in february_2022
+    assert not any("--timing-log-level" in each for each in (june_2021, february_2022))
+
+
 def test_a_functional_test_runs_with_what_its_configuration_states(rows):
     mapped = map_row(rows(EXPERTS)[0])
     for words in (

@@ -19,8 +19,8 @@ Received = torch.Tensor | None
 
 
 class DeepSpeedPipeline(P2PCommunicator):
-    """Since June 2021 gradients go in parts, too; `whole_gradients`: each tensor rank sends all of them. Until then
-    transfers were broadcasts among two, which move what `send` and `recv` do."""
+    """`whole_gradients`: gradients do not go in parts, but each tensor rank sends all of them, as until June 2021. Then
+    transfers were broadcasts among two, too, which move what `send` and `recv` do."""
 
     def __init__(self, config: ModelParallelConfig, whole_gradients: bool) -> None:
         super().__init__(parallel_state.get_pipeline_model_parallel_group(), config)
@@ -57,15 +57,17 @@ class DeepSpeedPipeline(P2PCommunicator):
 
     def receive_gradient(self, shape: torch.Size) -> torch.Tensor:
         if self.whole_gradients:
-            self.whole(
-                self.sent.popleft(), shape
-            )  # the output, of which the part that was sent had been kept
+            self.restore_output(shape)
             gradient = torch.empty(shape, dtype=self.config.pipeline_dtype, device="cuda")
             dist.recv(gradient, self.next_rank, group=self.pp_group)
         else:
             gradient = self.receive(shape, self.next_rank)
-            self.whole(self.sent.popleft(), shape)
+            self.restore_output(shape)
         return gradient
+
+    def restore_output(self, shape: torch.Size) -> None:
+        """What the gradient is of: of an output the engine keeps the part that was sent."""
+        self.whole(self.sent.popleft(), shape)
 
     def send(self, tensor: torch.Tensor, to: int) -> Part:
         part = self.part(tensor)

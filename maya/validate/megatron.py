@@ -228,9 +228,8 @@ def _software(row: Row) -> dict[str, Any]:
     unfused = {"--no-gradient-accumulation-fusion": True}
     if "InternEvo" in framework:
         return unfused
-    flags = {"--no-check-for-nan-in-loss-and-grad": True} | _exchanges(
-        row
-    )  # loss scaling finds what is not finite
+    # Loss scaling finds what is not finite.
+    flags = {"--no-check-for-nan-in-loss-and-grad": True} | _exchanges(row)
     if "Korthikanti" in framework:
         return flags
     # Before 2022 each weight's gradient was added to what was there, and an input's was summed over the tensor ranks
@@ -248,11 +247,10 @@ def _exchanges(row: Row) -> dict[str, Any]:
         # until a096d32 of 11 June 2021. All such rows are of about the 10th; those that say 07-10 were published on
         # 12 June (0b3d1d5 of bigscience-workshop/bigscience).
         return {"--deepspeed-pipeline": "whole-gradients"}
-    # Every forward and backward pass is timed, waiting for the device around each (_Timer in megatron/global_vars.py).
+    # Every forward and backward pass is timed, waiting for the device around each (_Timer in megatron/global_vars.py);
+    # the tensor ranks of a stage each send a part of what it hands on.
     flags: dict[str, Any] = {"--timing-log-level": 2, "--no-barrier-with-level-1-timing": True}
-    if (
-        row.text("seq_parallel").lower() != "true"
-    ):  # the tensor ranks of a stage each send a part of what it hands on
+    if row.text("seq_parallel").lower() != "true":
         flags["--scatter-gather-tensors-in-pipeline"] = True
     return flags
 

@@ -15,7 +15,6 @@ from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.process_groups_config import ProcessGroupCollection
 
 Part = tuple[torch.Tensor, torch.Tensor]  # the shape of the whole; [elements / tensor ranks]
-Received = torch.Tensor | None
 
 
 class DeepSpeedPipeline(P2PCommunicator):
@@ -31,13 +30,13 @@ class DeepSpeedPipeline(P2PCommunicator):
     def _communicate(
         self,
         *,
-        tensor_send_next: Received,
-        tensor_send_prev: Received,
+        tensor_send_next: torch.Tensor | None,
+        tensor_send_prev: torch.Tensor | None,
         recv_prev: bool,
         recv_next: bool,
         tensor_shape: torch.Size,
         wait_on_reqs: bool = True,
-    ) -> tuple[Received, Received, None]:
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         activation = gradient = None
         if recv_prev:
             activation = self.receive(tensor_shape, self.prev_rank).requires_grad_()

@@ -85,18 +85,6 @@ class Topology:
         return frozenset(f.id for f in self.families.values() if np.array_equal(f.position, position))
 
 
-def pattern_of(ranks: Sequence[int] | NDArray[np.int32]) -> bytes:
-    """What groups that differ only by where they begin have in common."""
-    own = np.asarray(ranks, "<i4")
-    pattern: bytes = (own - own[0]).tobytes()
-    return pattern
-
-
-def family_of(pattern: bytes, place: int) -> int:
-    """The number of the family that is the `place`-th from 0 of those of one pattern."""
-    return zlib.crc32(pattern, place)
-
-
 class FamilyNumbers:
     """Numbers the families of a world's groups in the order in which they are made.
 
@@ -109,13 +97,14 @@ class FamilyNumbers:
 
     def add(self, ranks: Sequence[int]) -> int:
         """The family of a group of these ranks that was made after all those that were added before."""
-        pattern = pattern_of(ranks)
+        own = np.asarray(ranks, "<i4")
+        pattern = (own - own[0]).tobytes()  # what groups that differ only by where they begin have in common
         families = self._ranks.setdefault(pattern, [])
         place = next((n for n, taken in enumerate(families) if taken.isdisjoint(ranks)), len(families))
         if place == len(families):
             families.append(set())
         families[place].update(ranks)
-        return family_of(pattern, place)
+        return zlib.crc32(pattern, place)
 
 
 def groups_path(directory: Path, rank: int = 0) -> Path:

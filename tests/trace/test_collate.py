@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from maya.launch.layout import FLAG_STEPPING
-from maya.launch.topology import family_of, groups_path, pattern_of
+from maya.launch.topology import FamilyNumbers, groups_path
 from maya.launch.types import Run
 from maya.trace import TraceError, collate
 from maya.trace.split import unfold
@@ -396,7 +396,7 @@ def test_process_groups_tell_the_later_communicators_of_ranks_merged_early(
     for r in range(4):
         rank, own = rank_writer(r, 4), pairs[r % 2]
         if r != 1:
-            rank.communicator(0, f"{own}", 2, own.index(r), members=own, family=family_of(pattern_of(own), 0))
+            rank.communicator(0, f"{own}", 2, own.index(r), members=own, family=FamilyNumbers().add(own))
             training(rank, lambda rank: rank.collective("all_reduce"))
         rank.write(tmp_path)
     groups_path(tmp_path).write_bytes(np.array([[2, *pair] for pair in pairs], "<i4").tobytes())

@@ -209,12 +209,8 @@ def test_a_network_reaches_what_was_fitted_for_the_days_of_the_row(rows):
 
 
 def test_a_row_with_deepspeeds_engine_exchanges_as_it_did_when_measured(rows):
-    row = (
-        MEGATRON.replace("turing-530B,105", "GPT,108")
-        .replace(",3,1,280,", ",1,1,280,")
-        .replace(",8,35,", ",8,36,")
-    )
-    row = row.replace(",280,8,", ",288,8,")
+    row = MEGATRON.replace("280,8,Megatron-LM,turing-530B,105", "288,8,Megatron-LM,GPT,108")
+    row = row.replace(",8,35,1,1,,3,1,", ",8,36,1,1,,1,1,")
     june_2021, february_2022 = (
         flags(map_row(rows(row.replace(",Megatron-LM,", f",{framework},"))[0]))
         for framework in ("Megatron-LM + DeepSpeed 3D", "Megatron-DeepSpeed (BigScience BLOOM)")

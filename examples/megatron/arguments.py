@@ -155,6 +155,9 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tp-comm-overlap", action="store_true",
                        help="tensor-parallel collectives in parts, beside the products that need them")  # fmt: skip
     group.add_argument("--use-distributed-optimizer", action="store_true")
+    group.add_argument("--all-reduce-gradients", action="store_true",
+                       help="each rank gets all gradients though the distributed optimizer needs its share alone, "
+                       "as with DeepSpeed's ZeRO stage 1")  # fmt: skip
     group.add_argument("--num-distributed-optimizer-instances", type=int, default=1,
                        help="copies of the sharded optimizer state among the data-parallel ranks")  # fmt: skip
     group.add_argument("--use-megatron-fsdp", action="store_true",
@@ -314,6 +317,11 @@ def _validate_optimizer_instances(args: argparse.Namespace) -> None:
         raise ValueError("--num-distributed-optimizer-instances needs --use-distributed-optimizer")
     if args.use_megatron_fsdp and not args.use_distributed_optimizer:
         raise ValueError("--use-megatron-fsdp needs --use-distributed-optimizer")
+    if args.all_reduce_gradients:
+        if not args.use_distributed_optimizer:
+            raise ValueError("--all-reduce-gradients needs --use-distributed-optimizer")
+        if args.overlap_grad_reduce or args.use_megatron_fsdp:
+            raise ValueError("--all-reduce-gradients excludes --overlap-grad-reduce and --use-megatron-fsdp")
     replicas = args.data_parallel_size * args.context_parallel_size
     if instances < 1 or replicas % instances:
         raise ValueError(

@@ -518,6 +518,7 @@ def train_step(
         // (args.tensor_model_parallel_size if args.scatter_gather_tensors_in_pipeline else 1),
         micro_batch_size=args.micro_batch_size,
         forward_only=False,
+        force_all_reduce=args.all_reduce_gradients,
         **exchanges,
     )
     timers("optimizer", log_level=1).start(barrier=args.barrier_with_level_1_timing)

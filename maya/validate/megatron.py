@@ -279,15 +279,21 @@ def _recomputation(row: Row) -> dict[str, Any]:
         return {}
     stated = row.text("recompute").lower()
     if stated.startswith("full"):
-        return {
+        flags = {
             "--recompute-granularity": "full",
             "--recompute-method": "uniform",
             "--recompute-num-layers": 1,
         }
+        return flags | ({"--distribute-saved-activations": True} if _partitions_activations(row) else {})
     if stated.startswith("selective"):
         return {"--recompute-granularity": "selective"}
     # dropout_selective_checkpoint of InternEvo's layers, which are not otherwise computed again.
     return {"--recompute-norms-in-fp32": True} if "InternEvo" in row.text("framework") else {}
+
+
+def _partitions_activations(row: Row) -> bool:
+    """Jean Zay's table that says "also added `--partition-activations`"; the next says "PA=disabled"."""
+    return re.search(r"experiments/gpt2\.md#L21[345]$", row.text("source_path")) is not None
 
 
 def _sharing(row: Row) -> dict[str, Any]:
@@ -299,6 +305,11 @@ def _sharing(row: Row) -> dict[str, Any]:
     named = "zero-1" in row.text("framework").lower() and row.number("dp") > 1
     if named or sharded == "true" or sharded.startswith("zero-1"):
         flags["--use-distributed-optimizer"] = True
+    summed_as_they_are = "DeepSpeed" in row.text("framework") and row.text("precision") == "fp16"
+    if summed_as_they_are and "--use-distributed-optimizer" in flags and row.number("dp") > 1:
+        # reduce_ipg_grads of its ZeRO stage 1 (megatron2.4-3d's stage2.py; stage_1_and_2.py in February 2022). Its
+        # optimizer of bf16 sums fp32 gradients in bf16, which moves as much as Megatron's reduce-scatter.
+        flags["--all-reduce-gradients"] = True
     flags |= _optimizer_instances(row)
     overlap = row.text("comm_overlap")
     if "InternEvo" in row.text("framework"):  # overlap_sync_grad of its configs/7B_sft.py

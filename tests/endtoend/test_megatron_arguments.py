@@ -66,6 +66,12 @@ def parse(monkeypatch):
             "--overlap-param-gather-with-optimizer-step",
             "needs --overlap-param-gather and virtual pipeline stages",
         ),
+        (2, "--all-reduce-gradients", "needs --use-distributed-optimizer"),
+        (
+            2,
+            "--all-reduce-gradients --use-distributed-optimizer --overlap-grad-reduce",
+            "excludes --overlap-grad-reduce",
+        ),
         (2, "--optimizer muon --use-distributed-optimizer", "muon has no --use-distributed-optimizer"),
         (
             2,

@@ -324,6 +324,22 @@ def test_megatron_whose_stages_exchange_as_deepspeeds_engine_has_them(predict, g
     assert sent == pytest.approx(share * before, rel=0.01)  # of two tensor ranks each; and shapes
 
 
+def test_megatron_whose_ranks_get_all_gradients_for_an_optimizer_that_is_sharded(predict):
+    script, sharded = EXAMPLES / "megatron/pretrain_gpt.py", [*MEGATRON, "--use-distributed-optimizer"]
+    shares, whole = (
+        predict(["--gpus", "8"], script, *sharded, *more) for more in ([], ["--all-reduce-gradients"])
+    )
+    assert whole["verdict"] == "FITS", whole["message"]
+
+    def sent(prediction, collective):
+        return sum(each["bytes"] for each in prediction["communication"] if each["collective"] == collective)
+
+    assert sent(shares, "reduce_scatter") > 0 == sent(whole, "reduce_scatter")
+    assert sent(whole, "all_gather") == sent(shares, "all_gather")
+    added = sent(whole, "all_reduce") - sent(shares, "all_reduce")
+    assert added == sent(shares, "reduce_scatter")  # of the whole gradients, either way
+
+
 def test_megatron_that_compares_its_norms_between_ranks(predict):
     script, megatron = EXAMPLES / "megatron/pretrain_gpt.py", [*MEGATRON, "--qk-layernorm"]
     trusting, comparing = (

@@ -220,6 +220,27 @@ def test_a_row_with_deepspeeds_engine_exchanges_as_it_did_when_measured(rows):
     assert not any("--timing-log-level" in each for each in (june_2021, february_2022))
 
 
+def test_the_zero_stage_1_of_2021_and_2022_sums_gradients_whole_in_fp16(rows):
+    row = MEGATRON.replace(",8,35,1,", ",8,17,2,").replace(",280,8,", ",272,8,").replace(",105,", ",102,")
+    row = row.replace(",,3,1,", ",,1,1,").replace(",False,False,", ",False,ZeRO-1,")
+    bloom = row.replace(",Megatron-LM,", ",Megatron-DeepSpeed (BigScience BLOOM),")
+    bf16, alone = bloom.replace(",float16,", ",bf16,"), bloom.replace(",8,17,2,", ",8,34,1,")
+    for each, whole in (
+        (bloom.replace("float16", "fp16"), True),
+        (bf16, False),
+        (alone, False),
+        (row, False),
+    ):
+        assert ("--all-reduce-gradients" in flags(map_row(rows(each)[0]))) is whole
+
+
+def test_activations_are_partitioned_where_the_table_says_so(rows):
+    for line, partitioned in (("213", True), ("228", False), ("2131", False)):
+        row = rows(MEGATRON)[0]
+        row.values["source_path"] = f"experiments/gpt2.md#L{line}"
+        assert ("--distribute-saved-activations" in flags(map_row(row))) is partitioned
+
+
 def test_a_functional_test_runs_with_what_its_configuration_states(rows):
     mapped = map_row(rows(EXPERTS)[0])
     for words in (

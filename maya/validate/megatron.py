@@ -305,8 +305,8 @@ def _sharing(row: Row) -> dict[str, Any]:
     named = "zero-1" in row.text("framework").lower() and row.number("dp") > 1
     if named or sharded == "true" or sharded.startswith("zero-1"):
         flags["--use-distributed-optimizer"] = True
-    summed_as_they_are = "DeepSpeed" in row.text("framework") and row.text("precision") == "fp16"
-    if summed_as_they_are and "--use-distributed-optimizer" in flags and row.number("dp") > 1:
+    sums_whole = "DeepSpeed" in row.text("framework") and row.text("precision") == "fp16"
+    if sums_whole and "--use-distributed-optimizer" in flags and row.number("dp") > 1:
         # reduce_ipg_grads of its ZeRO stage 1 (megatron2.4-3d's stage2.py; stage_1_and_2.py in February 2022). Its
         # optimizer of bf16 sums fp32 gradients in bf16, which moves as much as Megatron's reduce-scatter.
         flags["--all-reduce-gradients"] = True

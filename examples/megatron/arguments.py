@@ -306,22 +306,22 @@ def validate(args: argparse.Namespace) -> None:
         raise ValueError(
             "--overlap-param-gather-with-optimizer-step needs --overlap-param-gather and virtual pipeline stages"
         )
-    _validate_optimizer_instances(args)
+    _validate_distributed_optimizer(args)
     _validate_precision_awareness(args)
     _validate_muon(args)
 
 
-def _validate_optimizer_instances(args: argparse.Namespace) -> None:
+def _validate_distributed_optimizer(args: argparse.Namespace) -> None:
     instances = args.num_distributed_optimizer_instances
-    if instances > 1 and not args.use_distributed_optimizer:
-        raise ValueError("--num-distributed-optimizer-instances needs --use-distributed-optimizer")
-    if args.use_megatron_fsdp and not args.use_distributed_optimizer:
-        raise ValueError("--use-megatron-fsdp needs --use-distributed-optimizer")
-    if args.all_reduce_gradients:
-        if not args.use_distributed_optimizer:
-            raise ValueError("--all-reduce-gradients needs --use-distributed-optimizer")
-        if args.overlap_grad_reduce or args.use_megatron_fsdp:
-            raise ValueError("--all-reduce-gradients excludes --overlap-grad-reduce and --use-megatron-fsdp")
+    for flag, given in (
+        ("--num-distributed-optimizer-instances", instances > 1),
+        ("--use-megatron-fsdp", args.use_megatron_fsdp),
+        ("--all-reduce-gradients", args.all_reduce_gradients),
+    ):
+        if given and not args.use_distributed_optimizer:
+            raise ValueError(f"{flag} needs --use-distributed-optimizer")
+    if args.all_reduce_gradients and (args.overlap_grad_reduce or args.use_megatron_fsdp):
+        raise ValueError("--all-reduce-gradients excludes --overlap-grad-reduce and --use-megatron-fsdp")
     replicas = args.data_parallel_size * args.context_parallel_size
     if instances < 1 or replicas % instances:
         raise ValueError(

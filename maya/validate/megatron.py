@@ -305,11 +305,8 @@ def _sharing(row: Row) -> dict[str, Any]:
     named = "zero-1" in row.text("framework").lower() and row.number("dp") > 1
     if named or sharded == "true" or sharded.startswith("zero-1"):
         flags["--use-distributed-optimizer"] = True
-    sums_whole = "DeepSpeed" in row.text("framework") and row.text("precision") == "fp16"
-    if sums_whole and "--use-distributed-optimizer" in flags and row.number("dp") > 1:
-        # reduce_ipg_grads of its ZeRO stage 1 (megatron2.4-3d's stage2.py; stage_1_and_2.py in February 2022). Its
-        # optimizer of bf16 sums fp32 gradients in bf16, which moves as much as Megatron's reduce-scatter.
-        flags["--all-reduce-gradients"] = True
+        if _sums_gradients_whole(row):
+            flags["--all-reduce-gradients"] = True
     flags |= _optimizer_instances(row)
     overlap = row.text("comm_overlap")
     if "InternEvo" in row.text("framework"):  # overlap_sync_grad of its configs/7B_sft.py
@@ -319,6 +316,12 @@ def _sharing(row: Row) -> dict[str, Any]:
     if "overlap-param-gather" in overlap or "grad/param sync overlap" in overlap:
         flags["--overlap-param-gather"] = True
     return flags
+
+
+def _sums_gradients_whole(row: Row) -> bool:
+    """As DeepSpeed's ZeRO stage 1 did in fp16 (reduce_ipg_grads, in megatron2.4-3d's stage2.py and in stage_1_and_2.py
+    of February 2022). Its optimizer of bf16 sums fp32 gradients in bf16, which moves as much as a reduce-scatter."""
+    return "DeepSpeed" in row.text("framework") and row.number("dp") > 1 and "--fp16" in _precision(row)
 
 
 def _optimizer_instances(row: Row) -> dict[str, Any]:

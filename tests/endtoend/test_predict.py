@@ -39,6 +39,10 @@ def breakdown_sums(prediction) -> None:
     assert sum(breakdown.values()) == pytest.approx(prediction["iteration_time_s"], rel=1e-6)
 
 
+def sent_bytes(prediction, collective: str) -> float:
+    return sum(each["bytes"] for each in prediction["communication"] if each["collective"] == collective)
+
+
 def computing_s(prediction) -> float:
     """Of the device, whatever the host took when it was recorded."""
     return prediction["breakdown_s"]["exposed_compute"] + prediction["breakdown_s"]["overlapped"]
@@ -154,8 +158,7 @@ def test_fsdp_with_tensor_parallelism_sends_8_bits_where_torchao_casts_before(pr
         assert prediction["verdict"] == "FITS", prediction["message"]
         assert prediction["ranks"]["world"] == 4
         breakdown_sums(prediction)
-        gathers = [each for each in prediction["communication"] if each["collective"] == "all_gather"]
-        gathered.append(sum(each["bytes"] for each in gathers))
+        gathered.append(sent_bytes(prediction, "all_gather"))
     assert (
         0.4 < gathered[1] / gathered[0] < 0.75
     )  # all but gradients, norms' inputs and what FSDP keeps whole
@@ -194,8 +197,7 @@ def test_fsdp_with_asynchronous_tensor_parallelism_copies_instead_of_gathering(p
         assert prediction["verdict"] == "FITS", prediction["message"]
         breakdown_sums(prediction)
         assert bool(own) == any("symmetric memory" in note for note in prediction["notes"])
-        gathers = [each for each in prediction["communication"] if each["collective"] == "all_gather"]
-        gathered.append(sum(each["bytes"] for each in gathers))
+        gathered.append(sent_bytes(prediction, "all_gather"))
     assert gathered[1] < gathered[0] / 2  # what only the loss gathers, and what no product follows
 
 
@@ -317,10 +319,7 @@ def test_megatron_whose_stages_exchange_as_deepspeeds_engine_has_them(predict, g
         predict(options, script, *MEGATRON, *more) for more in ([], ["--deepspeed-pipeline", gradients])
     )
     assert engines["verdict"] == "FITS", engines["message"]
-    sent, before = (
-        sum(each["bytes"] for each in prediction["communication"] if each["collective"] == "send")
-        for prediction in (engines, whole)
-    )
+    sent, before = (sent_bytes(prediction, "send") for prediction in (engines, whole))
     assert sent == pytest.approx(share * before, rel=0.01)  # of two tensor ranks each; and shapes
 
 
@@ -330,14 +329,10 @@ def test_megatron_whose_ranks_get_all_gradients_for_an_optimizer_that_is_sharded
         predict(["--gpus", "8"], script, *sharded, *more) for more in ([], ["--all-reduce-gradients"])
     )
     assert whole["verdict"] == "FITS", whole["message"]
-
-    def sent(prediction, collective):
-        return sum(each["bytes"] for each in prediction["communication"] if each["collective"] == collective)
-
-    assert sent(shares, "reduce_scatter") > 0 == sent(whole, "reduce_scatter")
-    assert sent(whole, "all_gather") == sent(shares, "all_gather")
-    added = sent(whole, "all_reduce") - sent(shares, "all_reduce")
-    assert added == sent(shares, "reduce_scatter")  # of the whole gradients, either way
+    assert sent_bytes(shares, "reduce_scatter") > 0 == sent_bytes(whole, "reduce_scatter")
+    assert sent_bytes(whole, "all_gather") == sent_bytes(shares, "all_gather")
+    added = sent_bytes(whole, "all_reduce") - sent_bytes(shares, "all_reduce")
+    assert added == sent_bytes(shares, "reduce_scatter")  # of the whole gradients, either way
 
 
 def test_megatron_that_compares_its_norms_between_ranks(predict):

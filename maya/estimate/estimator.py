@@ -27,6 +27,8 @@ from maya.estimate.profiles import Profiles, identity
 from maya.estimate.types import Estimates, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Memset, Operation
 
+_WORTH_PADDING = 1.25  # times what an aligned product takes
+
 
 @dataclass(frozen=True)
 class _Answer:
@@ -142,13 +144,13 @@ class Estimator:
     def _product(self, product: Gemm) -> _Answer:
         device = self._cluster.device
         burst_s, provenance = self._gemm.estimate(product)
-        narrow_s = 0.0 if provenance == Provenance.PROFILED else gemm.narrow_seconds(product, device)
         dtype = gemm.math_dtype(product, device)
         peak = device.peak_flops.get(dtype, device.vector_flops)
-        if narrow_s <= burst_s:
+        narrow = self._gemm.narrow(product)
+        if narrow is None or narrow[0] <= burst_s:
             return self._in_burst(burst_s, provenance, gemm.flops(product), peak, dtype)
-        answer = self._in_burst(narrow_s, Provenance.BORROWED, gemm.flops(product), peak, dtype)
-        return replace(answer, narrow=product)
+        answer = self._in_burst(*narrow, gemm.flops(product), peak, dtype)
+        return replace(answer, narrow=product if narrow[0] > _WORTH_PADDING * burst_s else None)
 
     def _in_burst(
         self, seconds: float, provenance: Provenance, flops: float, peak: float, dtype: str = "bf16"

@@ -31,6 +31,7 @@ _STAND_INS = {
     "multi_tensor": ("elementwise",),
     "cudnn": ("native",),
     "efficient_fp32": ("efficient",),
+    "odd output, transposed": ("odd output",),  # an A100's own before an H200's: so vTrain's fit share says
 }
 
 

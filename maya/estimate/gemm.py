@@ -30,6 +30,11 @@ TILES = np.array([(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64,
 SPLITS = np.array([1, 2, 4, 8, 16])
 CHOICES = np.array([(m, n, split) for m, n in TILES for split in SPLITS], dtype=np.float64)
 
+# Of 16-bit products by Ampere's kernels, a clock and multiprocessor (NVIDIA A100 whitepaper, table 4).
+_AMPERE_FLOPS = 2048
+
+SMALLEST_FITTED = 16  # tokens, features and contraction
+
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "int32": 4}
 
 
@@ -57,6 +62,13 @@ class Rates:
     def of(device: Device, dtype: str) -> Rates:
         peak = device.peak_flops.get(dtype, device.vector_flops)
         return Rates(device.multiprocessors, peak, device.memory_bandwidth, ITEM_BYTES.get(dtype, 2))
+
+    @staticmethod
+    def of_narrow(device: Device, dtype: str) -> Rates:
+        """Of kernels with narrow loads, which on Hopper and later are still Ampere's."""
+        rates = Rates.of(device, dtype)
+        ampere = _AMPERE_FLOPS * device.multiprocessors * device.clock_hz
+        return replace(rates, peak=min(rates.peak, ampere))
 
     def moved_bytes(self, m: Sizes, n: Sizes, k: Sizes, batch: Sizes) -> Sizes:
         """Each of the three matrices once."""
@@ -115,19 +127,8 @@ def _rows(gemm: Gemm) -> tuple[int, int, int]:
     return (gemm.k if gemm.transpose_a else gemm.m, gemm.n if gemm.transpose_b else gemm.k, gemm.m)
 
 
-def narrow_seconds(gemm: Gemm, device: Device) -> float:
-    """The least seconds of a 16-bit product that is not `aligned`: its operands cannot be loaded by whole vectors, nor,
-    on Hopper and later, by the tensor memory accelerator, so that cuBLAS takes a kernel of Ampere's with narrow loads.
-    0 of all other products."""
-    if aligned(gemm):
-        return 0.0
-    hopper = device.compute_capability >= (9, 0)
-    rate = NARROW_RATES[narrowness(gemm)] if hopper else NARROW_RATE_BEFORE_HOPPER
-    return flops(gemm) / (rate * device.multiprocessors * device.clock_hz)
-
-
 def narrowness(gemm: Gemm) -> str:
-    """Which rows of a product have an odd length, by which its rate goes: a key of NARROW_RATES."""
+    """Which rows of a product that is not `aligned` have an odd length: the variant of its fit."""
     if gemm.m % 2:
         return "odd output, transposed" if gemm.transpose_a else "odd output"
     return "odd operand" if any(size % 2 for size in _rows(gemm)) else "even"
@@ -141,17 +142,9 @@ def narrow_note(narrow: Set[Gemm]) -> tuple[str, ...]:
     shape = f"{largest.m} x {largest.n} x {largest.k} of {largest.operator.name or 'no operator'}"
     return (
         f"{len(narrow)} 16-bit matrix products have rows of no multiple of 16 bytes (the largest: {shape}): padded "
-        "to 8 elements they may be two to four times as fast; they take what cuBLAS' kernels for such do, as "
-        "measured on an H200",
+        "to 8 elements they may be up to four times as fast; they take what cuBLAS' kernels for such took on an "
+        "A100 and an H200",
     )
-
-
-# FLOP a clock and multiprocessor, by which rows have an odd length. Medians of such products of 5 GFLOP and more of
-# scripts/measure/operations.py on an H200 (scripts/fit/measured prints them); the kernels are Ampere's by their names.
-# Devices before Hopper take what one such product did on Hopper (9,477 x 1,152 x 588 in 130.56 us at 1,200 MHz,
-# m87-labs/kestrel, pull request 143): of rates between 520 and 800 it suits vTrain's A100s best, on the fit share.
-NARROW_RATE_BEFORE_HOPPER = 2 * 9_477 * 1_152 * 588 / 130.56e-6 / (132 * 1.2e9)
-NARROW_RATES = {"even": 889.0, "odd operand": 527.0, "odd output": 465.0, "odd output, transposed": 373.0}
 
 
 class GemmEstimator:
@@ -163,14 +156,25 @@ class GemmEstimator:
     def estimate(self, gemm: Gemm) -> tuple[float, Provenance]:
         """Seconds: the measured entry, else the model of that device, else one borrowed from the nearest.
 
-        Of aligned rows: what those of others cost at least, `narrow_seconds` says. On fewer multiprocessors than there
-        are a product takes as much longer as the model says."""
+        As of aligned rows; what others take, `narrow` says. On fewer multiprocessors than there are a product takes as
+        much longer as the model says."""
         seconds, provenance = self._on_all(gemm)
         left = share_left(gemm, self._device)
         if left == 1:
             return seconds, provenance
         model_only = Provenance.LEARNED if provenance == Provenance.PROFILED else provenance
         return seconds * self._slower(gemm, left), model_only
+
+    def narrow(self, gemm: Gemm) -> tuple[float, Provenance] | None:
+        """Seconds of a 16-bit product that is not `aligned`: its operands cannot be loaded by whole vectors, nor, on
+        Hopper and later, by the tensor memory accelerator, so that cuBLAS takes a kernel of Ampere's with narrow loads.
+        None of all other products, and of smaller ones than the fits have seen."""
+        if aligned(gemm) or min(gemm.m, gemm.n, gemm.k) < SMALLEST_FITTED or gemm.batch <= 0:
+            return None
+        fit = fit_for("gemm", self._device, narrowness(gemm))
+        rates = Rates.of_narrow(self._device, math_dtype(gemm, self._device))
+        sizes = [np.asarray(float(size)) for size in (gemm.n, gemm.m, gemm.k, gemm.batch)]
+        return float(tile_seconds(tile_model(fit), rates, *sizes)), fit.provenance
 
     def _slower(self, gemm: Gemm, left: float) -> float:
         dtype = math_dtype(gemm, self._device)
@@ -192,13 +196,20 @@ class GemmEstimator:
             measured = table.exact(tokens, features, gemm.k)
             if measured is not None:
                 return measured, Provenance.PROFILED
-        fit = fit_for("gemm", device, dtype)
+        fit = self._fit(gemm, dtype)
         seconds = float(model_seconds(fit, device, dtype, tokens, features, gemm.k, gemm.batch))
         if gemm.batch == 1:
             seconds *= self._correction(fit, dtype, tokens, features, gemm.k)
         if min(gemm.m, gemm.n) == 1:
             seconds = min(seconds, vector_seconds(gemm, fit, Rates.of(device, dtype)))
         return seconds - self._timed_launch(fit), fit.provenance
+
+    def _fit(self, gemm: Gemm, dtype: str) -> Fit:
+        """That of batches where the device has one: a V100's kernels for them reach three quarters of the others'."""
+        fit = fit_for("gemm", self._device, dtype)
+        batched = fit_for("gemm", self._device, f"{fit.variant} batched")
+        alike = batched.device == fit.device and batched.variant == f"{fit.variant} batched"
+        return batched if gemm.batch > 1 and alike else fit
 
     def _timed_launch(self, fit: Fit) -> float:
         """What the launch of a product adds in NeuSight's tables, whose clock is the host's: 34 us on a V100, where

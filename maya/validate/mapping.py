@@ -262,7 +262,7 @@ SLOWER = {
     ("internevo_7b_a100", "a100_sxm"): _FLASH_ATTENTION_1,
     # All-reduces while it trained, over what vTrain timed of them alone: fitted on the fit share, likewise. Its rows on
     # several nodes do not show it.
-    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 1.9},
+    ("vtrain_single_node_a100", "a100_sxm"): {"all_reduce": 1.7},
 }
 
 GPUS = {"h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100", "v100": "dgx-v100", "a40": "a40-8"}

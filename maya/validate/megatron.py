@@ -267,9 +267,8 @@ def _vtrain_node(row: Row) -> bool:
     """vTrain's on one node. Its repository states its simulator's configuration for all its rows, with recomputation.
 
     The fit share says that nothing was recomputed there (with it, those of hidden size 2,048 would have run at 180
-    TFLOP/s, where Narayanan et al. reached 137 at 2,304) and that the vocabulary of 50,257 was not padded (the loss'
-    products take about twice as long as aligned ones; over several tensor ranks alone it would not tell); of vTrain's
-    rows on several nodes it says neither.
+    TFLOP/s, where Narayanan et al. reached 137 at 2,304) and that the vocabulary of 50,257 was not padded (padded,
+    it comes out 6 % too fast, not 1 % too slow); of vTrain's rows on several nodes it says neither.
     """
     return row.source.startswith("vtrain_single_node")
 

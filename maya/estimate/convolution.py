@@ -6,7 +6,7 @@ import math
 
 from maya.clusters import Device
 from maya.estimate.fits import Fit, fit_for
-from maya.estimate.gemm import ITEM_BYTES, model_seconds
+from maya.estimate.gemm import ITEM_BYTES, Rates, model_seconds
 from maya.estimate.types import Provenance
 from maya.trace.types import Convolution
 
@@ -59,7 +59,7 @@ def _implicit_product(convolution: Convolution, device: Device, fit: Fit, dtype:
     taps = math.prod(convolution.filter[2:])
     m, n, k = _product(convolution, positions, features, channels * taps)
     gather = 1.0 if taps == 1 else _GATHER
-    return gather * float(model_seconds(fit, device, dtype, m, n, k, convolution.groups))
+    return gather * float(model_seconds(fit, Rates.of(device, dtype), m, n, k, convolution.groups))
 
 
 def _is_converted(convolution: Convolution, dtype: str, item: int) -> bool:

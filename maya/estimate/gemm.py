@@ -173,15 +173,14 @@ class GemmEstimator:
             return None
         fit = fit_for("gemm", self._device, narrowness(gemm))
         rates = Rates.of_narrow(self._device, math_dtype(gemm, self._device))
-        sizes = [np.asarray(float(size)) for size in (gemm.n, gemm.m, gemm.k, gemm.batch)]
-        return float(tile_seconds(tile_model(fit), rates, *sizes)), fit.provenance
+        return float(model_seconds(fit, rates, gemm.n, gemm.m, gemm.k, gemm.batch)), fit.provenance
 
     def _slower(self, gemm: Gemm, left: float) -> float:
         dtype = math_dtype(gemm, self._device)
-        model, rates = tile_model(self._fit(gemm, dtype)), Rates.of(self._device, dtype)
+        fit, rates = self._fit(gemm, dtype), Rates.of(self._device, dtype)
         fewer = replace(rates, multiprocessors=gemm.multiprocessors, peak=rates.peak * left)
-        sizes = [np.asarray(float(size)) for size in (gemm.n, gemm.m, gemm.k, gemm.batch)]
-        return float(tile_seconds(model, fewer, *sizes) / tile_seconds(model, rates, *sizes))
+        sizes = (gemm.n, gemm.m, gemm.k, gemm.batch)
+        return float(model_seconds(fit, fewer, *sizes) / model_seconds(fit, rates, *sizes))
 
     def _on_all(self, gemm: Gemm) -> tuple[float, Provenance]:
         device = self._device
@@ -196,20 +195,22 @@ class GemmEstimator:
             measured = table.exact(tokens, features, gemm.k)
             if measured is not None:
                 return measured, Provenance.PROFILED
-        fit = self._fit(gemm, dtype)
-        seconds = float(model_seconds(fit, device, dtype, tokens, features, gemm.k, gemm.batch))
+        fit, rates = self._fit(gemm, dtype), Rates.of(device, dtype)
+        seconds = float(model_seconds(fit, rates, tokens, features, gemm.k, gemm.batch))
         if gemm.batch == 1:
             seconds *= self._correction(fit, dtype, tokens, features, gemm.k)
         if min(gemm.m, gemm.n) == 1:
-            seconds = min(seconds, vector_seconds(gemm, fit, Rates.of(device, dtype)))
+            seconds = min(seconds, vector_seconds(gemm, fit, rates))
         return seconds - self._timed_launch(fit), fit.provenance
 
     def _fit(self, gemm: Gemm, dtype: str) -> Fit:
         """That of batches where the device has one: a V100's kernels for them reach three quarters of the others'."""
         fit = fit_for("gemm", self._device, dtype)
+        if gemm.batch == 1:
+            return fit
         batched = fit_for("gemm", self._device, f"{fit.variant} batched")
-        alike = batched.device == fit.device and batched.variant == f"{fit.variant} batched"
-        return batched if gemm.batch > 1 and alike else fit
+        alike = (batched.device, batched.variant) == (fit.device, f"{fit.variant} batched")
+        return batched if alike else fit
 
     def _timed_launch(self, fit: Fit) -> float:
         """What the launch of a product adds in NeuSight's tables, whose clock is the host's: 34 us on a V100, where
@@ -225,12 +226,10 @@ class GemmEstimator:
         return 1.0 if grid is None else float(np.exp(interpolate(grid, np.log([m, n, k]))))
 
 
-def model_seconds(
-    fit: Fit, device: Device, dtype: str, m: float, n: float, k: float, batch: float = 1.0
-) -> FloatArray:
-    """The tile model alone, on `device`'s own rates."""
+def model_seconds(fit: Fit, rates: Rates, m: float, n: float, k: float, batch: float = 1.0) -> FloatArray:
+    """The tile model alone, of m tokens and n features."""
     arrays = (np.asarray(value, dtype=np.float64) for value in (m, n, k, batch))
-    return tile_seconds(tile_model(fit), Rates.of(device, dtype), *arrays)
+    return tile_seconds(tile_model(fit), rates, *arrays)
 
 
 def vector_seconds(gemm: Gemm, fit: Fit, rates: Rates) -> float:

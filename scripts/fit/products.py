@@ -101,7 +101,7 @@ def sources(folder: Path | None) -> list[Data]:
 def table_data(device: clusters.Device, dtype: str, table: tables.GemmTable) -> Data:
     m, n, k = (a.ravel() for a in np.meshgrid(table.m, table.n, table.k, indexing="ij"))
     seconds = table.seconds.ravel()
-    rows = ~np.isnan(seconds) & (m >= 16)
+    rows = ~np.isnan(seconds) & (m >= gemm.SMALLEST_FITTED)
     fp8 = "trtllm's linear layers less their input's quantisation"
     read = fp8 if dtype == "fp8" else "sglang and trtllm GEMM tables"
     return Data(device, dtype, m[rows], n[rows], k[rows], np.ones(rows.sum()), seconds[rows],
@@ -167,7 +167,7 @@ def neusight(folder: Path, device: clusters.Device, label: str) -> Data:
         ):
             frames.append(pd.read_csv(file))
     rows = pd.concat(frames)
-    rows = rows[(rows.M >= 16) & (rows.N >= 16) & (rows.K >= 16)]
+    rows = rows[rows[["M", "N", "K"]].min(axis=1) >= gemm.SMALLEST_FITTED]
     m, n, k, batch = (rows[c].to_numpy(float) for c in ("M", "K", "N", "B"))
     seconds = rows.Latency.to_numpy() * 1e-3
     return Data(device, "fp32", m, n, k, batch, seconds, f"NeuSight, {label}", "MIT")

@@ -4,8 +4,11 @@ import argparse
 import importlib.util
 import os
 import re
+from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 
 
 def parse_args() -> argparse.Namespace:
@@ -90,6 +93,17 @@ def layer_pattern(text: str) -> int | list[int]:
     return [int(has) for has, times in runs for _ in range(int(times))]
 
 
+def overlap_methods(text: str) -> dict[str, dict[str, Any]]:
+    """How each product overlaps, by its name: a YAML file, or what stands in one. Default: Transformer Engine's."""
+    try:
+        methods = yaml.safe_load(text if text.lstrip().startswith("{") else Path(text).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not isinstance(methods, dict) or not all(isinstance(of, dict) for of in methods.values()):
+        raise argparse.ArgumentTypeError(f"no products with their methods: {text}")
+    return methods
+
+
 def _experts(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--num-experts", type=int)
     group.add_argument("--moe-layer-freq", type=layer_pattern, default=1, help=layer_pattern.__doc__)
@@ -154,6 +168,8 @@ def _parallelism(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--sequence-parallel", action="store_true")
     group.add_argument("--tp-comm-overlap", action="store_true",
                        help="tensor-parallel collectives in parts, beside the products that need them")  # fmt: skip
+    group.add_argument("--tp-comm-overlap-cfg", type=overlap_methods,
+                       metavar="YAML", help=overlap_methods.__doc__)  # fmt: skip
     group.add_argument("--use-distributed-optimizer", action="store_true")
     group.add_argument("--all-reduce-gradients", action="store_true",
                        help="each rank gets all gradients though the distributed optimizer needs its share alone, "
@@ -374,6 +390,8 @@ def _validate_transformer_engine(args: argparse.Namespace) -> None:
         raise ValueError(
             "--tp-comm-overlap needs --transformer-impl transformer_engine and --sequence-parallel"
         )
+    if args.tp_comm_overlap_cfg is not None and not args.tp_comm_overlap:
+        raise ValueError("--tp-comm-overlap-cfg needs --tp-comm-overlap")
     if args.fp8_param_gather and args.fp8_format is None:
         raise ValueError("--fp8-param-gather needs --fp8-format")
 

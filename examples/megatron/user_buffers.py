@@ -13,5 +13,6 @@ def share_buffers(args: argparse.Namespace) -> None:
         [tokens, args.hidden_size],
         args.tensor_model_parallel_size,
         quantization_modes=[UserBufferQuantizationMode.FP8 if fp8 else UserBufferQuantizationMode.NONE],
+        ub_cfgs=args.tp_comm_overlap_cfg,
         bootstrap_backend="nccl",
     )

@@ -37,7 +37,8 @@ def megatron_environment(row: Row) -> dict[str, str]:
         return WITHOUT_MULTICAST if overlaps_tensor_parallelism(row) else {}
     if not _functional_test(row):
         return {}
-    return {name: str(value) for name, value in _stated(row, "environment").items()}
+    overlapped = WITHOUT_MULTICAST if "--tp-comm-overlap" in _stated(row, "arguments") else {}
+    return overlapped | {name: str(value) for name, value in _stated(row, "environment").items()}
 
 
 # Transformer Engine's user buffers: virtual devices have none (docs/limits.md).
@@ -113,15 +114,14 @@ def _as_released(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(value: Any) -> Any:
-    """The tests' configuration writes several words to a flag as "[attn mlp]"."""
+    """The tests' configuration writes several words to a flag as "[attn mlp]". What a file has stands in its place."""
+    if isinstance(value, dict):
+        return json.dumps(value)
     several = re.fullmatch(r"\[([\w ]+)\]", value) if isinstance(value, str) else None
     return several[1].split() if several else value
 
 
 UNMAPPED_FLAGS = {
-    "--tp-comm-overlap-cfg": (
-        "user buffers by a configuration of the test's own: the example has Transformer Engine's"
-    ),
     "--use-transformer-engine-op-fuser": (
         "Transformer Engine's fused operations for experts: megatron-core 0.16.1 fuses dense layers alone"
     ),

@@ -85,6 +85,7 @@ def parse(monkeypatch):
             "needs virtual stages",
         ),
         (2, "--num-experts 4 --delay-wgrad-compute", "needs --transformer-impl transformer_engine"),
+        (2, "--tp-comm-overlap-cfg {}", "--tp-comm-overlap-cfg needs --tp-comm-overlap"),
     ],
 )
 def test_what_cannot_be_is_refused(parse, world, flags, says):
@@ -107,6 +108,21 @@ def test_which_layers_have_experts_is_told_as_megatrons_tests_do(parse):
     assert frequency("--moe-layer-freq", "([0]*1+[1]*3)") == [0, 1, 1, 1]
     with pytest.raises(SystemExit):
         frequency("--moe-layer-freq", "([0]*1+exit()*3)")
+
+
+def test_methods_of_overlap_are_a_file_or_stand_there(tmp_path, parse, capsys):
+    methods = runpy.run_path(str(ARGUMENTS))["overlap_methods"]
+    file = tmp_path / "overlap.yaml"
+    file.write_text("fc1_dgrad:\n  method: bulk\n  num_sm: 2\n")
+    assert methods(str(file)) == methods('{"fc1_dgrad": {"method": "bulk", "num_sm": 2}}')
+    for wrong, says in (
+        ("nowhere.yaml", "No such file"),
+        ("{fc1_dgrad: bulk}", "no products"),
+        ("{", "while parsing"),
+    ):
+        with pytest.raises(SystemExit):
+            parse(2, "--tp-comm-overlap-cfg", wrong)
+        assert says in capsys.readouterr().err
 
 
 def test_a_layout_tells_how_many_virtual_stages_there_are(parse):

@@ -1,6 +1,7 @@
 """Rows become runs, and errors become statistics."""
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -265,6 +266,10 @@ def test_a_functional_test_runs_with_what_its_configuration_states(rows):
         "--cuda-graph-modules attn mlp moe_router moe_preprocess", "--moe-layer-freq ([0]*4+[1]*9)",
     ):  # fmt: skip
         assert words in flags(further)
+    overlapped = named("gpt3_weekly_mcore_tp2_pp2_current_scaling_native_fp8_tp_pp_sp_tp_overlap")
+    methods = json.loads(overlapped.argv[overlapped.argv.index("--tp-comm-overlap-cfg") + 1])
+    assert methods["proj_fprop"] == {"method": "pipeline", "num_sm": 4, "num_splits": 4, "set_sm_margin": 0}
+    assert ("UB_SKIPMC", "1") in overlapped.environment  # virtual devices have no multicast
     sharded_beside = named("deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap")
     assert isinstance(sharded_beside, Unmapped) and "experts' communication" in sharded_beside.reason
     beside = named("gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_fine_grained_offloading")

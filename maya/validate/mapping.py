@@ -77,7 +77,7 @@ def map_row(row: Row) -> Mapped | Unmapped:
             script, argv, environment = FSDP, _fsdp(row), _fsdp_environment(row)
         elif re.search("megatron|nemo|internevo", row.text("framework"), re.IGNORECASE):
             script, argv = MEGATRON, megatron_arguments(row)
-            environment = _ONE_CONNECTION | megatron_environment(row)
+            environment = _ONE_CONNECTION | megatron_environment(row, argv)
         else:
             return Unmapped(f"no example for {row.text('framework')}")
         torchscript = script == MEGATRON and fuses_with_torchscript(row)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from maya.validate.flags import MappingError, ffn_size, flat, vocabulary
-from maya.validate.nemo import nemo_precision, nemo_software, of_nemo, overlaps_tensor_parallelism
+from maya.validate.nemo import nemo_precision, nemo_software, of_nemo
 from maya.validate.rows import Row
 
 
@@ -27,18 +27,15 @@ def megatron_arguments(row: Row) -> tuple[str, ...]:
     return flat(flags | ENDLESS)
 
 
-def megatron_environment(row: Row) -> dict[str, str]:
-    """Variables that the source states."""
+def megatron_environment(row: Row, argv: tuple[str, ...]) -> dict[str, str]:
+    """Variables that the source states, and those that the example's arguments need here."""
     if "BLOOM" in row.text("framework"):
         # Without it models of more than 100 billion parameters hung ("dealing with JZ hanging on the large model" in
         # the chronicles, before all topologies that were timed; and in every training script).
         return {"CUDA_LAUNCH_BLOCKING": "1"}
-    if of_nemo(row):
-        return WITHOUT_MULTICAST if overlaps_tensor_parallelism(row) else {}
-    if not _functional_test(row):
-        return {}
-    overlapped = WITHOUT_MULTICAST if "--tp-comm-overlap" in _stated(row, "arguments") else {}
-    return overlapped | {name: str(value) for name, value in _stated(row, "environment").items()}
+    stated = _stated(row, "environment") if _functional_test(row) else {}
+    multicast = WITHOUT_MULTICAST if "--tp-comm-overlap" in argv else {}
+    return multicast | {name: str(value) for name, value in stated.items()}
 
 
 # Transformer Engine's user buffers: virtual devices have none (docs/limits.md).

@@ -17,11 +17,6 @@ def of_nemo(row: Row) -> bool:
     return "nemo" in row.text("framework").lower()
 
 
-def overlaps_tensor_parallelism(row: Row) -> bool:
-    """Nemotron's recipes (ub_tp_comm_overlap, MegatronCommOverlapCallback), where there is any."""
-    return row.number("tp", 1) > 1 and "userbuffer" in row.text("comm_overlap").lower()
-
-
 def nemo_software(row: Row) -> dict[str, Any]:
     """What it fuses, and how gradients are averaged: flags of Megatron-LM."""
     flags: dict[str, Any] = {
@@ -30,7 +25,8 @@ def nemo_software(row: Row) -> dict[str, Any]:
         "--cross-entropy-loss-fusion": True,
         "--ddp-average-in-collective": True,
     }
-    if overlaps_tensor_parallelism(row):
+    # Nemotron's recipes alone: ub_tp_comm_overlap, MegatronCommOverlapCallback.
+    if row.number("tp", 1) > 1 and "userbuffer" in row.text("comm_overlap").lower():
         flags["--tp-comm-overlap"] = True
     version = _version(row)
     if version < (25, 4):

@@ -24,7 +24,7 @@ from maya.estimate import (
 from maya.estimate.demand import demand, occupies_device
 from maya.estimate.power import Draw
 from maya.estimate.profiles import Profiles, identity
-from maya.estimate.types import Estimates, Provenance
+from maya.estimate.types import Estimates, Power, Provenance
 from maya.trace.types import Collective, Convolution, Gemm, Kernel, Lapack, Memcpy, Memset, Operation
 
 _WORTH_PADDING = 1.25  # times what an aligned product takes
@@ -84,8 +84,10 @@ class Estimator:
             flops=np.array([row.flops for row in rows], dtype=np.float64)[inverse],
             unknown=tuple(sorted({row.unknown for row in rows if row.unknown})),
             demand=np.array([row.demand for row in rows], dtype=np.float64)[inverse],
-            draw=np.array([row.draw for row in rows], dtype=np.float64)[inverse],
-            clocked=np.array([row.clocked for row in rows], dtype=np.bool_)[inverse],
+            power=Power(
+                draw=np.array([row.draw for row in rows], dtype=np.float64)[inverse],
+                clocked=np.array([row.clocked for row in rows], dtype=np.bool_)[inverse],
+            ),
             use=np.array([row.use for row in rows], dtype=np.float64).reshape(-1, 2)[inverse],
             notes=(
                 *gemm.narrow_note({row.narrow for row in rows if row.narrow}),

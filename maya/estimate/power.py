@@ -17,7 +17,7 @@ import numpy as np
 from maya.clusters import Device
 from maya.estimate.fits import fit_for
 from maya.estimate.tables import FloatArray
-from maya.estimate.types import Estimates
+from maya.estimate.types import Estimates, Power
 from maya.trace.types import DEVICE_WORK, JobTrace
 
 # Fitted with what devices sustain (scripts/fit/power).
@@ -51,34 +51,34 @@ def left_by_cap(device: Device) -> float:
     return min(device.power_cap_w / device.power_w, 1.0)
 
 
-def average(trace: JobTrace, seconds: FloatArray, draw: FloatArray) -> float:
+def average(trace: JobTrace, seconds: FloatArray, power: Power) -> float:
     """What the job's devices draw on average while they are busy, at full clock; 0: they never are. `seconds` and
-    `draw` [operations] as of Estimates."""
+    `power` as of Estimates."""
     drawn = busy = 0.0
     sizes = np.bincount(trace.class_of_rank, minlength=len(trace.ranks))
     for rank, size in zip(trace.ranks, sizes, strict=True):
         operation = rank.records["operation"]
         work = operation[np.isin(rank.records["kind"], DEVICE_WORK) & (operation >= 0)]
         times = np.bincount(work, minlength=len(seconds)) * seconds * size
-        drawn += float(times @ draw)
-        busy += float(times[draw > 0].sum())
+        drawn += float(times @ power.draw)
+        busy += float(times[power.draw > 0].sum())
     return drawn / busy if busy > 0 else 0.0
 
 
 def within_limit(trace: JobTrace, estimates: Estimates, device: Device) -> Estimates:
     """`estimates` of the trace's operations at the clock that the device's power limit leaves the job."""
-    if estimates.draw is None:
+    if estimates.power is None:
         return estimates
-    drawn = average(trace, estimates.seconds, estimates.draw)
+    drawn = average(trace, estimates.seconds, estimates.power)
     slowdown = max(drawn / Draw.of(device).sustained, 1.0)
     return replace(slowed(estimates, slowdown), notes=(*estimates.notes, *_note(slowdown, device)))
 
 
 def slowed(estimates: Estimates, slowdown: float) -> Estimates:
     """At a clock that many times lower than full."""
-    if estimates.clocked is None:
+    if estimates.power is None:
         return estimates
-    return replace(estimates, seconds=np.where(estimates.clocked, slowdown, 1.0) * estimates.seconds)
+    return replace(estimates, seconds=np.where(estimates.power.clocked, slowdown, 1.0) * estimates.seconds)
 
 
 def _note(slowdown: float, device: Device) -> tuple[str, ...]:

@@ -20,6 +20,14 @@ class Provenance(IntEnum):
 
 
 @dataclass(frozen=True)
+class Power:
+    """What each operation draws of its device's power (power.py)."""
+
+    draw: NDArray[np.float64]  # while it runs at full clock, 0: nothing
+    clocked: NDArray[np.bool_]  # whether it takes longer at a lower clock
+
+
+@dataclass(frozen=True)
 class Estimates:
     """One entry per operation of the job, in order."""
 
@@ -31,10 +39,7 @@ class Estimates:
     # [operations] Share of the device's multiprocessors, or of its memory bandwidth, that work takes while it runs
     # alone (demand.py); None: all of it.
     demand: NDArray[np.float64] | None = None
-    # [operations] What work draws of a device's power while it runs at full clock, 0: nothing; and whether it takes
-    # longer at a lower clock (power.py); None: not known.
-    draw: NDArray[np.float64] | None = None
-    clocked: NDArray[np.bool_] | None = None
+    power: Power | None = None  # None: not known
     # [operations, 2] Shares of (its device's link within the node, its NIC) that a collective keeps busy while
     # it runs alone; None: no collective shares anything.
     use: NDArray[np.float64] | None = None

@@ -11,7 +11,7 @@ from maya.clusters import Device, load
 from maya.estimate import Estimator
 from maya.estimate.power import Draw, average, within_limit
 from maya.estimate.profiles import Entry, Profiles, identity
-from maya.estimate.types import Estimates
+from maya.estimate.types import Estimates, Power
 from maya.trace.build import JobBuilder
 from maya.trace.types import Collective, Gemm, JobTrace, Kernel, Memcpy
 
@@ -33,21 +33,22 @@ def job(products_ns: int, others_ns: int, draw: float) -> tuple[JobTrace, Estima
         builder.durations_s,
         zeros.astype(np.uint8),
         zeros,
-        draw=np.where(product, draw, others),
-        clocked=product,
+        power=Power(np.where(product, draw, others), clocked=product),
     )
 
 
 def slowdown(trace: JobTrace, estimates: Estimates, device: Device = H100) -> float:
     """Of the products."""
-    return float((within_limit(trace, estimates, device).seconds / estimates.seconds)[estimates.clocked][0])
+    return float(
+        (within_limit(trace, estimates, device).seconds / estimates.seconds)[estimates.power.clocked][0]
+    )
 
 
 @given(TIMES, TIMES, DRAWS)
 def test_average_lies_between_what_products_and_others_draw(products_ns, others_ns, draw):
     trace, estimates = job(products_ns, others_ns, draw)
     others = Draw.of(H100).others
-    found = average(trace, estimates.seconds, estimates.draw)
+    found = average(trace, estimates.seconds, estimates.power)
     assert min(draw, others) * (1 - 1e-9) <= found <= max(draw, others) * (1 + 1e-9)
 
 
@@ -61,7 +62,7 @@ def test_what_draws_more_is_slowed_down_more(products_ns, others_ns, one, other)
 def test_only_what_the_clock_decides_is_slowed_down(products_ns, others_ns, draw):
     trace, estimates = job(products_ns, others_ns, draw)
     after = within_limit(trace, estimates, H100)
-    assert (after.seconds[~estimates.clocked] == estimates.seconds[~estimates.clocked]).all()
+    assert (after.seconds[~estimates.power.clocked] == estimates.seconds[~estimates.power.clocked]).all()
 
 
 def test_clock_goes_down_by_what_is_drawn_over_what_is_sustained():
@@ -95,8 +96,8 @@ def test_what_was_measured_takes_what_it_took():
     profiles = Profiles({(cluster.device.name, identity(product), "v"): Entry((2e-3,), 1)})
     alone = Estimator(cluster, profiles=Profiles()).estimate([product])
     known = Estimator(cluster, profiles=profiles).estimate([product])
-    assert alone.clocked.all() and not known.clocked.any()
-    assert known.draw * known.seconds == pytest.approx(alone.draw * alone.seconds)
+    assert alone.power.clocked.all() and not known.power.clocked.any()
+    assert known.power.draw * known.seconds == pytest.approx(alone.power.draw * alone.seconds)
 
 
 def test_collectives_and_copies_by_their_own_engines_draw_nothing():
@@ -106,7 +107,7 @@ def test_collectives_and_copies_by_their_own_engines_draw_nothing():
         "void at::native::vectorized_elementwise_kernel<4>", (1024, 1, 1), (128, 1, 1), bytes=1 << 26
     )
     operations = [reduce, Memcpy("h2d", 1 << 20), Memcpy("d2d", 1 << 20), kernel, Gemm(8192, 8192, 8192)]
-    *others, product = Estimator(cluster, profiles=Profiles()).estimate(operations).draw
+    *others, product = Estimator(cluster, profiles=Profiles()).estimate(operations).power.draw
     assert others == [0, 0, Draw.of(H100).others, Draw.of(H100).others]
     assert Draw.of(H100).sustained < product < 1
 
@@ -116,5 +117,6 @@ def test_ranks_count_by_how_many_there_are():
     builder.ranks[0].gemm(1000)
     builder.ranks[1].kernel(1000)
     trace = builder.build()
-    draw = np.array([1.0 if isinstance(each, Gemm) else 0.4 for each in trace.operations])
-    assert average(trace, builder.durations_s, draw) == pytest.approx((1.0 + 3 * 0.4) / 4)
+    product = np.array([isinstance(each, Gemm) for each in trace.operations])
+    power = Power(np.where(product, 1.0, 0.4), clocked=product)
+    assert average(trace, builder.durations_s, power) == pytest.approx((1.0 + 3 * 0.4) / 4)

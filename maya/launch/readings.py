@@ -47,17 +47,18 @@ class Readings:
             self._opened(path, writes=bool(flags & (os.O_TRUNC | os.O_EXCL)))
             return os_open(path, flags, *rest, **named)
 
-        def read_variable(environ: Any, name: str) -> str:
+        def read_variable(environ: Any, name: Any) -> Any:
             self._read_variable(name)
             return getitem(environ, name)
 
         def all_variables(environ: Any) -> Iterator[str]:
             names = list(iterate(environ))
-            self._copied = deque(names)
+            self._copied = deque(map(os.fsdecode, names))
             return iter(names)
 
         def has_variable(environ: Any, name: object) -> bool:
-            self._note("variable", str(name))
+            if isinstance(name, str | bytes):
+                self._note("variable", os.fsdecode(name))
             return contains(environ, name)
 
         def import_source(loader: Any, path: str) -> Any:
@@ -78,8 +79,13 @@ class Readings:
         for kind, name in self._seen:
             self._write(kind, name)
 
-    def _read_variable(self, name: str) -> None:
+    def _read_variable(self, key: object) -> None:
         """One by one in the order of the whole environment they are a copy, such as each child process gets."""
+        if not isinstance(
+            key, str | bytes
+        ):  # bytes: os.environb's, and what os.get_exec_path asks any environment for
+            return
+        name = os.fsdecode(key)
         if self._copied and name == self._copied[0]:
             self._copied.popleft()
             return

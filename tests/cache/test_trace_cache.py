@@ -22,12 +22,14 @@ import os, sys, torch
 from width import WIDTH
 depth = int(open("depth.txt").read())
 batch = int(os.environ.get("BATCH", "4"))
+rate = float(os.environb.get(b"RATE", b"0.1"))
+os.get_exec_path()  # asks the environment for bytes first, which it has none of
 model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(depth))).cuda()
 if "fail" in sys.argv:
     raise ValueError("as asked")
 if "full" in sys.argv:
     torch.empty(200 * 2**30, dtype=torch.uint8, device="cuda")
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=rate)
 for _ in range(500_000):
     model(torch.randn(batch, WIDTH, device="cuda")).sum().backward()
     optimizer.step()
@@ -99,6 +101,9 @@ def test_what_the_script_reads_invalidates(
     monkeypatch.setenv("BATCH", "8")
     assert not predict()[1]
     monkeypatch.delenv("BATCH")
+    monkeypatch.setenv("RATE", "0.2")
+    assert not predict()[1]
+    monkeypatch.delenv("RATE")
     (project / "width.py").write_text("WIDTH = 128\n")
     assert not predict()[1]
     (project / "depth.txt").write_text("3\n")

@@ -21,7 +21,7 @@ class Provenance(IntEnum):
 
 @dataclass(frozen=True)
 class Power:
-    """What each operation draws of its device's power (power.py)."""
+    """What each operation draws of its device's power (power.py). All are [operations]."""
 
     draw: NDArray[np.float64]  # while it runs at full clock, 0: nothing
     clocked: NDArray[np.bool_]  # whether it takes longer at a lower clock

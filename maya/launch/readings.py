@@ -48,17 +48,16 @@ class Readings:
             return os_open(path, flags, *rest, **named)
 
         def read_variable(environ: Any, name: Any) -> Any:
-            self._read_variable(name)
+            self._read_variable(_decoded(name))
             return getitem(environ, name)
 
         def all_variables(environ: Any) -> Iterator[str]:
             names = list(iterate(environ))
-            self._copied = deque(map(os.fsdecode, names))
+            self._copied = deque(map(_decoded, names))
             return iter(names)
 
         def has_variable(environ: Any, name: object) -> bool:
-            if isinstance(name, str | bytes):
-                self._note("variable", os.fsdecode(name))
+            self._note("variable", _decoded(name))
             return contains(environ, name)
 
         def import_source(loader: Any, path: str) -> Any:
@@ -79,13 +78,8 @@ class Readings:
         for kind, name in self._seen:
             self._write(kind, name)
 
-    def _read_variable(self, key: object) -> None:
+    def _read_variable(self, name: str) -> None:
         """One by one in the order of the whole environment they are a copy, such as each child process gets."""
-        if not isinstance(
-            key, str | bytes
-        ):  # bytes: os.environb's, and what os.get_exec_path asks any environment for
-            return
-        name = os.fsdecode(key)
         if self._copied and name == self._copied[0]:
             self._copied.popleft()
             return
@@ -114,6 +108,11 @@ class Readings:
 
 
 READINGS = Readings()  # of this process, as builtins.open is
+
+
+def _decoded(name: object) -> str:
+    """A variable's name; bytes are what os.environb has, and what os.get_exec_path asks any environment for."""
+    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
 def _is_installed(path: str) -> bool:

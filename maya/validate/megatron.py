@@ -34,12 +34,9 @@ def megatron_environment(row: Row, argv: tuple[str, ...]) -> dict[str, str]:
         # the chronicles, before all topologies that were timed; and in every training script).
         return {"CUDA_LAUNCH_BLOCKING": "1"}
     stated = _stated(row, "environment") if _functional_test(row) else {}
-    multicast = WITHOUT_MULTICAST if "--tp-comm-overlap" in argv else {}
-    return multicast | {name: str(value) for name, value in stated.items()}
-
-
-# Transformer Engine's user buffers: virtual devices have none (docs/limits.md).
-WITHOUT_MULTICAST = {"UB_SKIPMC": "1"}
+    # Transformer Engine's user buffers: virtual devices have no multicast (docs/limits.md).
+    needed = {"UB_SKIPMC": "1"} if "--tp-comm-overlap" in argv else {}
+    return needed | {name: str(value) for name, value in stated.items()}
 
 
 # Maya stops a run once its iterations repeat.
